@@ -17,9 +17,8 @@ from starlette.responses import Response
 from app.api.accounting.listing import check_key_filter
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
-from app.api.openapi import ERRORS, response_example
+from app.api.openapi import api_router, response_example
 from app.api.pagination import parse_limit, parse_whole_number
-from app.api.routes.lazy_route import LazyRoute
 from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.core.types import JSONObject
@@ -38,7 +37,7 @@ class SummarizedResource(Protocol):
 
 
 def activity_routes(api: APIDependencies) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    router = api_router("antiphon", prefix="/antiphon")
     caller_of = api.caller_dependency()
 
     @router.get("/refusals", summary="List refused requests", openapi_extra=response_example("refusals"))

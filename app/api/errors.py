@@ -160,8 +160,7 @@ def _allowed_methods(request: Request) -> list[str]:
         scope = {**request.scope, "method": method}
         if any(route.matches(scope)[0] is Match.FULL for route in app.router.routes):
             allowed.append(method)
-    documented = app.openapi()["paths"]
-    operations = documented.get(path) or documented.get(f"/v1{path}")
+    operations = app.openapi()["paths"].get(path)
     return [method for method in allowed if not operations or method.lower() in operations or method == "HEAD"]
 
 

@@ -1,18 +1,21 @@
-"""Schemas and examples in `/openapi.json`, for errors and for request bodies not parsed by FastAPI."""
+"""FastAPI routes, analyzed on first use, and the OpenAPI document with schemas and examples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.routing import compile_path, get_name
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.types import JSONObject
@@ -103,13 +106,58 @@ CREATE = request_body(CreateResponse, **_EXAMPLES)
 STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}}
 
 
+@contextmanager
+def _without_pydantic_v1() -> Iterator[None]:
+    """Hide pydantic.v1, which FastAPI imports only to reject its models: 1.5 MB per process, and 40 ms of startup."""
+    hide = "pydantic.v1" not in sys.modules
+    if hide:
+        sys.modules["pydantic.v1"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hide:
+            del sys.modules["pydantic.v1"]
+
+
+# FastAPI's first analysis imports more modules, which would delay a request.
+with _without_pydantic_v1():
+    APIRoute("/", lambda parameter="": None)
+
+
+class LazyRoute(APIRoute):
+    """
+    FastAPI analyzes the route at its first request, or for the OpenAPI document.
+
+    Analyzing all routes would dominate the application's start time.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        self.path, self.endpoint = path, endpoint
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self.methods = {method.upper() for method in options.get("methods") or ["GET"]}
+        self.name = options.get("name") or get_name(endpoint)
+        self.include_in_schema = options.get("include_in_schema", True)
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        if (options := self.__dict__.pop("_options", None)) is None:
+            raise AttributeError(name)
+        with _without_pydantic_v1():
+            super().__init__(self.path, self.endpoint, **{**options, "include_in_schema": self.include_in_schema})
+        return getattr(self, name)
+
+
+def api_router(*tags: str, prefix: str = "") -> APIRouter:
+    """For API routes; `path_normalizer` adds `/v1` to other paths."""
+    return APIRouter(route_class=LazyRoute, prefix=f"/v1{prefix}", tags=[*tags], responses=ERRORS)
+
+
 class Documented(FastAPI):
-    """Adds `endpoints`, request body schemas and `more_paths` to the application's OpenAPI document."""
+    """Adds request body schemas and `more_paths` to the application's OpenAPI document."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.outermost: ASGIApp = super().__call__  # replaced by middleware around FastAPI's stack
-        self.endpoints = APIRouter()  # documentation only; the application's own routes serve the requests
         self.more_paths: JSONObject = {}  # paths of routes outside FastAPI
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -122,14 +170,12 @@ class Documented(FastAPI):
         await self.outermost(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        if not self.openapi_schema:
-            routes = [*self.endpoints.routes, *self.routes]
-            document = get_openapi(title=self.title, version=self.version, description=self.description, routes=routes)
-            document["paths"] |= self.more_paths
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas |= _schemas(document)
-            self.openapi_schema = document
-        return self.openapi_schema
+        if self.openapi_schema:
+            return self.openapi_schema
+        document = super().openapi()
+        document["paths"] |= self.more_paths
+        document.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(document))
+        return document
 
 
 def _schemas(document: Mapping[str, Any]) -> dict[str, object]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute, APIWebSocketRoute
-from starlette.routing import BaseRoute, Route, WebSocketRoute, compile_path
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from app import __version__
@@ -51,8 +49,8 @@ RESOURCES = {
     "uploads": "app.api.routes.files:upload_routes",
     "batches": "app.api.routes.files:batch_routes",
     "vector_stores": "app.api.routes.vector_stores:routes",
-    "containers": "app.api.routes.tools.containers:container_routes",
-    "search": "app.api.routes.tools.search:search_routes",
+    "containers": "app.api.routes.containers:container_routes",
+    "search": "app.api.routes.search:search_routes",
 }
 
 
@@ -67,7 +65,7 @@ def add_routes(
     """Return the backend endpoint routes for `add_middleware`."""
     _add_endpoints(app, settings, api, keys, backends)
     _add_pages(app, api.responses, settings, metrics)
-    forwarded = passthrough_routes(api, "/v1", "", translated_only=not settings.passthrough)
+    forwarded = passthrough_routes(api, "/v1", translated_only=not settings.passthrough)
     app.router.routes.extend(forwarded)
     app.more_paths = passthrough_operations("/v1", translated_only=not settings.passthrough)
     errors.install(app, _absent(settings, api.responses.tools))
@@ -77,7 +75,6 @@ def add_routes(
 def _add_endpoints(
     app: Documented, settings: Settings, api: APIDependencies, keys: ManagedKeys, backends: Router
 ) -> None:
-    """Add the endpoints with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     resources = resources_of(api.responses.tools)
     for name, path in RESOURCES.items():
@@ -92,24 +89,7 @@ def _add_endpoints(
     local = partial(find_local_servers, settings.port) if settings.is_local and not settings.has_keys else None
     routers.append(inspection_routes(api, partial(about, settings, api, backends), local))
     for router in routers:
-        app.endpoints.include_router(router, prefix="/v1", tags=["responses"])
-    for prefix in ("/v1", ""):
-        app.router.routes.extend(_with_prefix(prefix, route) for router in routers for route in router.routes)
-
-
-def _with_prefix(prefix: str, route: BaseRoute) -> BaseRoute:
-    """
-    A copy of the route at another path, outside the OpenAPI document.
-
-    `include_router` would analyze every endpoint again at the first request.
-    """
-    assert isinstance(route, APIRoute | APIWebSocketRoute)
-    moved = copy(route)
-    moved.path = prefix + route.path
-    moved.path_regex, moved.path_format, moved.param_convertors = compile_path(moved.path)
-    if isinstance(moved, APIRoute):
-        moved.include_in_schema = False
-    return moved
+        app.router.routes.extend(router.routes)
 
 
 def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:
@@ -144,7 +124,7 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
         translated = passthrough_operations("", translated_only=True)
         off = [path for path in passthrough_operations("") if path not in translated]
         absent |= dict.fromkeys(off, "those of backends are off (ANTIPHON_PASSTHROUGH)")
-    absent |= {f"/v1{path}": reason for path, reason in absent.items()}
+    absent = {f"/v1{path}": reason for path, reason in absent.items()}
     if not settings.studio:
         absent["/studio"] = "the studio is off (ANTIPHON_STUDIO)"
     for path, access in pages_of(settings).items():
@@ -179,7 +159,7 @@ def add_middleware(
         allow_headers=["*"],
         expose_headers=["*"],
     )
-    outermost: ASGIApp = response_routes.FastPath(app.outermost, api, prefixes=["/v1", ""], others=forwarded)
+    outermost: ASGIApp = response_routes.FastPath(app.outermost, api, forwarded)
     if tracing:
         outermost = tracing.middleware(outermost)
     if api.auth.has_identities:

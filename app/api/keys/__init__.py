@@ -14,10 +14,9 @@ from starlette.responses import Response
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.keys.managed_keys import CreateKey, ListedKey, ManagedKeys, RotateKey, UpdateKey, etag
-from app.api.openapi import ERRORS, request_body, response_example
+from app.api.openapi import api_router, request_body, response_example
 from app.api.pagination import parse_limit
 from app.api.request_body import Body, read_body
-from app.api.routes.lazy_route import LazyRoute
 from app.core.access import KeyAccess
 from app.core.types import JSONObject
 from app.errors import InvalidRequest, PermissionDenied
@@ -25,7 +24,7 @@ from app.stores.keys import KeyChange
 
 
 def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    router = api_router("antiphon", prefix="/antiphon")
     limits = api.body_limits
 
     def admin(request: Request) -> KeyAccess:

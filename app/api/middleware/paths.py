@@ -1,5 +1,5 @@
 """
-Normalizes API paths built from a base URL: optional `/v1`, trailing slash, or Azure's `/openai`.
+Normalizes API paths built from a base URL: without `/v1`, with a trailing slash, or below Azure's `/openai`.
 
 Redirects would fail: some clients drop the body, and some the key if a proxy is involved.
 """
@@ -16,17 +16,17 @@ from starlette.types import Scope
 from app.errors import APIError, InvalidRequest, NotFound
 
 _SLASHES = re.compile("//+")
-_BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
+_BASE = re.compile(r"(?:/openai)?(?:/v1)*(?=/)")
 
 
 def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
     """Maps path variants to route paths. `routes` are path patterns; paths outside `/v1` are ignored."""
     names = {path.split("/")[2] for path in routes if path.startswith("/v1/")}
-    is_api = re.compile(rf"(?:/v1)?/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match
+    is_api = re.compile(rf"/v1/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match
 
     @lru_cache(32)
     def normalize(path: str) -> str:
-        normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
+        normalized = _BASE.sub("/v1", _SLASHES.sub("/", path).rstrip("/"), count=1)
         return normalized if is_api(normalized) else path
 
     return normalize

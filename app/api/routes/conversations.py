@@ -10,10 +10,9 @@ from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
-from app.api.openapi import ERRORS, request_body
+from app.api.openapi import api_router, request_body
 from app.api.pagination import ItemsQuery, page_of_items
 from app.api.request_body import read_body
-from app.api.routes.lazy_route import LazyRoute
 from app.core.types import JSONObject
 from app.core.types.request import InputItem, Item, Metadata, typed
 from app.errors import NotFound
@@ -42,7 +41,7 @@ class CreateItems(_Body):
 
 
 def routes(api: APIDependencies) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
+    router = api_router("conversations")
     conversations, limits = api.responses.conversations, api.body_limits
 
     owner_of, admitted_caller = api.owner_dependency(), api.admitted_dependency()

@@ -11,10 +11,9 @@ from app.api.dependencies import APIDependencies
 from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
-from app.api.openapi import ERRORS, request_body
+from app.api.openapi import api_router, request_body
 from app.api.pagination import After, Limit, Order, parse_page, parse_whole_number
 from app.api.request_body import BodyLimits, read_body, report_unknown
-from app.api.routes.lazy_route import LazyRoute
 from app.errors import InvalidRequest, missing_parameter
 from app.tools.files.batches import Batches, CreateBatchJob
 from app.tools.files.uploads import (
@@ -53,7 +52,7 @@ _PART_FORM = _form({"data": _BINARY}, required=["data"])
 
 
 def routes(api: APIDependencies, files: Files) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
+    router = api_router("files")
 
     owner_of = api.owner_dependency()
 
@@ -157,7 +156,7 @@ async def _with_one_file(
 
 
 def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, tags=["uploads"], responses=ERRORS)
+    router = api_router("uploads")
     owner_of = api.owner_dependency()
 
     @router.post("/uploads", summary="Create an upload in parts", openapi_extra=request_body(CreateUpload))
@@ -196,7 +195,7 @@ async def _receive_part(request: Request, uploads: MultipartUploads, owner: str,
 
 
 def batch_routes(api: APIDependencies, batches: Batches) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
+    router = api_router("batches")
     owner_of = api.owner_dependency()
 
     @router.post("/batches", summary="Create a batch of requests", openapi_extra=request_body(CreateBatchJob))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
 from app.api.json_response import json_response
-from app.api.routes.lazy_route import LazyRoute
+from app.api.openapi import LazyRoute
 from app.errors import APIError
 from app.observability.metrics import Metrics
 from app.responses import Responses

@@ -13,10 +13,9 @@ from starlette.responses import Response
 from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
-from app.api.openapi import CREATE, ERRORS, request_body, response_example
+from app.api.openapi import CREATE, api_router, request_body, response_example
 from app.api.pagination import parse_limit, parse_whole_number
 from app.api.request_body import read_body
-from app.api.routes.lazy_route import LazyRoute
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.types.request import WITHOUT_NUL, CreateResponse
 from app.errors import InvalidRequest
@@ -78,7 +77,7 @@ def inspection_routes(
     find_local_servers: Callable[[], Awaitable[Sequence[tuple[str, str, list[str]]]]] | None = None,
 ) -> APIRouter:
     """`find_local_servers` returns names, base URLs and models; None disables the search."""
-    router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    router = api_router("antiphon", prefix="/antiphon")
     inspection, caller_of, admitted_caller = (
         Inspection(api.responses),
         api.caller_dependency(),

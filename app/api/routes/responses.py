@@ -18,11 +18,10 @@ from app.api.auth import header_values
 from app.api.dependencies import APIDependencies
 from app.api.errors import api_error, shutdown_error, uses_messages_api
 from app.api.json_response import json_response
-from app.api.openapi import CREATE, ERRORS, STREAMED
+from app.api.openapi import CREATE, STREAMED, api_router
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
 from app.api.request_body import load_json, read_as, read_body, read_model, validate, warning_headers
-from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, StreamEncoding
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
@@ -46,7 +45,7 @@ StartingAfter = Annotated[str | None, Query(description="the sequence number of 
 
 
 def routes(api: APIDependencies) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, responses=ERRORS)
+    router = api_router("responses")
     responses, stored = api.responses, api.responses.stored
     inspection, caller_of, admitted_caller = Inspection(responses), api.caller_dependency(), api.admitted_dependency()
 
@@ -117,21 +116,18 @@ def routes(api: APIDependencies) -> APIRouter:
 
 class FastPath:
     """
-    Serves `POST /responses` and `others` without FastAPI.
+    Serves `POST /v1/responses` and `others` without FastAPI.
 
     Middleware and FastAPI features for web pages (CORS, with an `Origin`) and other paths would cost a tenth of a small
     response's CPU time, and half of a forwarded request's. `others` are ASGI applications that raise `APIError` before
     they send anything.
     """
 
-    def __init__(
-        self, app: ASGIApp, api: APIDependencies, prefixes: Sequence[str], others: Sequence[Route] = ()
-    ) -> None:
+    def __init__(self, app: ASGIApp, api: APIDependencies, others: Sequence[Route]) -> None:
         self._app = app
         self._api = api
-        self._own = frozenset(f"{prefix}/responses" for prefix in prefixes)
-        own = [Route(path, partial(create, api), methods=["POST"]) for path in self._own]
-        self._routes = {route.path: route for route in (*others, *own) if not route.param_convertors}
+        self._own = Route("/v1/responses", partial(create, api), methods=["POST"])
+        self._routes = {route.path: route for route in (*others, self._own) if not route.param_convertors}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get(scope["path"]) if scope.get("method") == "POST" else None
@@ -140,7 +136,7 @@ class FastPath:
             return
         scope["route"] = route  # for metric and span labels
         try:
-            if scope["path"] not in self._own:
+            if route is not self._own:
                 await route.app(scope, receive, send)
                 return
             response = await create(self._api, scope, receive)

@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from app.api.routes.lazy_route import LazyRoute
+from app.api.openapi import LazyRoute
 from app.errors import NotFound
 from app.studio import PAGES, SERVED_FOLDERS, Asset, Assets
 

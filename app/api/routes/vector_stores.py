@@ -9,10 +9,9 @@ from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
-from app.api.openapi import ERRORS, request_body
+from app.api.openapi import api_router, request_body
 from app.api.pagination import PageQuery
 from app.api.request_body import read_body
-from app.api.routes.lazy_route import LazyRoute
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.requests import (
     AddFile,
@@ -30,7 +29,7 @@ Status = Annotated[
 
 
 def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, tags=["vector stores"], responses=ERRORS)
+    router = api_router("vector stores")
     limits, owner_of = api.body_limits, api.owner_dependency("file_search")
 
     @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))

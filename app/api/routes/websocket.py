@@ -52,7 +52,7 @@ class ConnectionLimits:
 
 def routes(api: APIDependencies, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
     """`memory` creates a connection's store for unstored responses."""
-    router = APIRouter()
+    router = APIRouter(prefix="/v1")
 
     @router.websocket("/responses")
     async def responses(websocket: WebSocket) -> None:

@@ -13,11 +13,10 @@ from app.api.dependencies import APIDependencies
 from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
-from app.api.openapi import ERRORS, request_body
+from app.api.openapi import api_router, request_body
 from app.api.pagination import ForwardQuery
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD
-from app.api.routes.lazy_route import LazyRoute
 from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
@@ -57,7 +56,7 @@ class AddContainerFile(_Body):
 
 
 def container_routes(api: APIDependencies, containers: Containers) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, tags=["containers"], responses=ERRORS)
+    router = api_router("containers")
     max_minutes, owner_of = containers.settings.idle_minutes, api.owner_dependency(*_TOOLS)
 
     @router.post("/containers", summary="Create a container", openapi_extra=request_body(CreateContainer))

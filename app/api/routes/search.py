@@ -7,10 +7,9 @@ from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
-from app.api.openapi import ERRORS, request_body
+from app.api.openapi import api_router, request_body
 from app.api.rate_limits import Admission
 from app.api.request_body import read_body
-from app.api.routes.lazy_route import LazyRoute
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.usage import estimated_usage
 from app.responses import Caller
@@ -21,7 +20,7 @@ TOOL = "web_search"  # also stands for model and backend in usage
 
 
 def search_routes(api: APIDependencies, search: WebSearchTool) -> APIRouter:
-    router = APIRouter(route_class=LazyRoute, tags=["search"], responses=ERRORS)
+    router = api_router("search")
 
     async def answer(body: SearchRequest, caller: Caller, admission: Admission) -> Response:
         found = await run_commands(search, body, caller.owner, caller.access)
