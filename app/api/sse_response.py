@@ -16,25 +16,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, body_writer
-from app.core.types.frozen import frozen
 
 T = TypeVar("T")
-
-
-@frozen
-class StreamEncoding(Generic[T]):
-    encode: Callable[[T], bytes | list[T]]  # bytes, or smaller items that replace a large item
-    heartbeat: Callable[[], bytes] = lambda: b""
-    last: bytes = b""
 
 
 class EventStream(Response, Generic[T]):
     """
     Sends items from `produce`, each in a single write.
 
-    `produce` starts in `begin` or with the response. Heartbeats follow `heartbeat` seconds without a write (0: never).
-    A disconnect cancels `produce` at once; a shutdown cancels it after a grace period, then sends `on_shutdown`'s
-    bytes. If an item cannot be encoded, `on_encode_error`'s bytes are sent last.
+    `produce` starts in `begin` or with the response. `encode` returns bytes, or smaller items in place of a large item.
+    `beat` is written after `heartbeat` seconds without a write (0: never), `last` at the end. A disconnect cancels
+    `produce` at once. After an encoding error, or a shutdown's grace period (None), `on_abort`'s bytes are sent last.
     """
 
     media_type = "text/event-stream"
@@ -42,11 +34,12 @@ class EventStream(Response, Generic[T]):
     def __init__(
         self,
         produce: Callable[[EventStream[T]], Coroutine[Any, Any, None]],
-        encoding: StreamEncoding[T],
+        encode: Callable[[T], bytes | list[T]],
         *,
         heartbeat: float = 0,
-        on_shutdown: Callable[[], Awaitable[bytes]] | None = None,
-        on_encode_error: Callable[[Exception], Awaitable[bytes]] | None = None,
+        beat: Callable[[], bytes] = lambda: b"",
+        last: bytes = b"",
+        on_abort: Callable[[Exception | None], Awaitable[bytes]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
@@ -55,11 +48,11 @@ class EventStream(Response, Generic[T]):
         self.paused = True  # items wait for the response's start or for the client
         self._produce = produce
         self._producer: asyncio.Future[None] | None = None
-        self._encode = encoding.encode
-        self._encoding = encoding
+        self._encode = encode
         self._heartbeat = heartbeat
-        self._on_shutdown = on_shutdown
-        self._on_encode_error = on_encode_error
+        self._beat = beat
+        self._last = last
+        self._on_abort = on_abort
         self._encode_error: Exception | None = None
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._send_message: Send
@@ -145,8 +138,8 @@ class EventStream(Response, Generic[T]):
         except asyncio.CancelledError:
             producer.cancel()
             await asyncio.wait({producer})
-            if self._on_shutdown:
-                await self._send_last_bytes(self._on_shutdown)
+            if self._on_abort:
+                await self._end_after_shutdown(self._on_abort)
             raise
         finally:
             watch.stop()
@@ -160,33 +153,26 @@ class EventStream(Response, Generic[T]):
 
     async def _finish(self, producer: asyncio.Future[None], watch: DisconnectWatch) -> None:
         """Send waiting items and the end, unless `produce` failed."""
-        if self._encode_error:
-            await self._end_after_encode_error(self._encode_error)
+        if not self._encode_error:
+            if producer.cancelled() or producer.exception():
+                return
+            while self._writing and not watch.disconnected:
+                await asyncio.wait({self._writing})
+        if self._encode_error is None and self.paused:
             return
-        if producer.cancelled() or producer.exception():
-            return
-        while self._writing and not watch.disconnected:
-            await asyncio.wait({self._writing})
-        if self._encode_error:
-            await self._end_after_encode_error(self._encode_error)
-        elif not self.paused:
-            self._stop()
-            self._ended = True
-            await self._write_last(self._encoding.last)
-
-    async def _end_after_encode_error(self, error: Exception) -> None:
-        if self._on_encode_error is None:
-            raise error
+        if self._encode_error and self._on_abort is None:
+            raise self._encode_error
         self._stop()
         self._ended = True
-        await self._write_last(await self._on_encode_error(error))
+        aborted = self._encode_error and self._on_abort
+        await self._write_last(await aborted(self._encode_error) if aborted else self._last)
 
-    async def _send_last_bytes(self, on_shutdown: Callable[[], Awaitable[bytes]]) -> None:
+    async def _end_after_shutdown(self, on_abort: Callable[[Exception | None], Awaitable[bytes]]) -> None:
         writing = self._writing
         self._stop()
         if writing:
             await asyncio.wait({writing})
-        last = await on_shutdown()
+        last = await on_abort(None)
         if not self._begun or self._ended or self._failure:
             return
         while self._waiting:
@@ -218,13 +204,10 @@ class EventStream(Response, Generic[T]):
         if write.cancelled():
             return
         if isinstance(error := write.exception(), Exception):
-            self._fail(error)
+            self._failure = error
+            self._cut_off()
         else:
             self._continue()
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
-        self._cut_off()
 
     def _cut_off(self) -> None:
         """The server then closes the connection."""
@@ -245,7 +228,7 @@ class EventStream(Response, Generic[T]):
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
-            if not self.paused and not self._writer.write(self._encoding.heartbeat()):
+            if not self.paused and not self._writer.write(self._beat()):
                 self._write_slowly(self._writer.drain())
         self._schedule_heartbeat()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.sse_response import EventStream, StreamEncoding
+from app.api.sse_response import EventStream
 from app.api.uvicorn.disconnect import CONNECTION_KEY
 
 
@@ -27,7 +27,7 @@ async def test_heartbeat_after_the_end_is_not_sent() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(produce, StreamEncoding(bytes, heartbeat=lambda: b"beat", last=b"end"), heartbeat=0.01)
+    stream = EventStream(produce, bytes, beat=lambda: b"beat", last=b"end", heartbeat=0.01)
     await stream({"type": "http"}, receive, send)
     assert began[-1] == (b"end", False)
 
@@ -39,7 +39,7 @@ async def test_stream_at_its_end_gets_no_closing_event() -> None:
     async def produce(stream: EventStream[bytes]) -> None:
         stream.send(b"piece")
 
-    async def on_shutdown() -> bytes:
+    async def on_abort(error: Exception | None) -> bytes:
         return b"farewell"
 
     async def send(message: Any) -> None:
@@ -51,7 +51,7 @@ async def test_stream_at_its_end_gets_no_closing_event() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(produce, StreamEncoding(bytes, last=b"end"), on_shutdown=on_shutdown)
+    stream = EventStream(produce, bytes, last=b"end", on_abort=on_abort)
     serving = asyncio.ensure_future(stream({"type": "http"}, receive, send))
     await asyncio.wait({serving})
     assert serving.cancelled()
@@ -101,8 +101,7 @@ class Answer:
     """A stream with the values put into `items`."""
 
     def __init__(self, encode: Callable[[bytes], Any] = bytes, **options: Any) -> None:
-        encoding = StreamEncoding(encode, lambda: b"beat", b"end")
-        self.stream = EventStream[bytes](self.produce, encoding, **options)
+        self.stream = EventStream[bytes](self.produce, encode, beat=lambda: b"beat", last=b"end", **options)
         self.items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.taken = 0
 
@@ -182,12 +181,12 @@ async def test_heartbeat_waits_for_a_slow_client_and_comes_again() -> None:
 
 @pytest.mark.parametrize("waiting", [[], [b"1"]])
 async def test_closing_event_comes_after_what_the_client_has_not_read(waiting: list[bytes]) -> None:
-    async def on_shutdown() -> bytes:
+    async def on_abort(error: Exception | None) -> bytes:
         client.reads.set()
         await asyncio.sleep(0.01)
         return b"farewell"
 
-    client, answer = Client(), Answer(on_shutdown=on_shutdown)
+    client, answer = Client(), Answer(on_abort=on_abort)
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")
@@ -230,11 +229,11 @@ async def test_large_item_waits_for_what_the_client_has_not_read() -> None:
 
 @pytest.mark.parametrize("before", [[], [b"0"]])
 async def test_closing_event_comes_after_the_rest_of_a_large_item(before: list[bytes]) -> None:
-    async def on_shutdown() -> bytes:
+    async def on_abort(error: Exception | None) -> bytes:
         client.reads.set()
         return b"farewell"
 
-    client, answer = Client(), Answer(on_shutdown=on_shutdown, encode=letters)
+    client, answer = Client(), Answer(on_abort=on_abort, encode=letters)
     serving = await answer.serve(client)
     if before:
         client.reads.clear()
@@ -266,10 +265,10 @@ async def test_server_error_ends_the_stream_at_the_next_item() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_item_that_cannot_be_encoded_ends_the_stream_with_the_bytes_of_breaks(reads: bool) -> None:
-    async def on_encode_error(error: Exception) -> bytes:
+    async def on_abort(error: Exception | None) -> bytes:
         return f"broken by a {type(error).__name__}".encode()
 
-    client, answer = Client(), Answer(on_encode_error=on_encode_error)
+    client, answer = Client(), Answer(on_abort=on_abort)
     serving = await answer.serve(client)
     if not reads:
         client.reads.clear()
@@ -291,11 +290,11 @@ async def test_item_that_cannot_be_encoded_is_the_error_of_a_stream_without_brea
 
 
 async def test_closing_event_follows_the_connections_unread_writes() -> None:
-    async def on_shutdown() -> bytes:
+    async def on_abort(error: Exception | None) -> bytes:
         client.reads.set()
         return b"farewell"
 
-    client, answer = ConnectedClient(), Answer(on_shutdown=on_shutdown)
+    client, answer = ConnectedClient(), Answer(on_abort=on_abort)
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")

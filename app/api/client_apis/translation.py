@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response as HTTPResponse
@@ -12,19 +11,17 @@ from starlette.types import Scope
 from app.api import idempotency
 from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending, renamed_error, renamed_warnings
 from app.api.dependencies import APIDependencies
-from app.api.errors import error_body, error_event, shutdown_error
+from app.api.errors import error_body, error_event
 from app.api.idempotency import KeyClaim
 from app.api.json_response import json_response
 from app.api.rate_limits import Admission
 from app.api.request_body import validate, warning_headers
-from app.api.routes.responses import heartbeat_response
-from app.api.sse_response import EventStream, StreamEncoding
-from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
+from app.api.routes.responses import Answer, respond_once
 from app.core.dialects import TRANSLATED
 from app.core.stream.event_batch import EventBatch
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
-from app.errors import APIError, InvalidRequest
+from app.errors import APIError
 from app.responses import Caller, Run
 from app.responses.inspection import Inspection
 
@@ -65,26 +62,13 @@ def read_client_request(client: ClientAPI, fields: JSONObject, headers: Mapping[
 async def translated(
     api: APIDependencies, translated_request: TranslatedRequest, request: Request, caller: Caller, admission: Admission
 ) -> HTTPResponse:
-    client, fields, read, body = translated_request
+    _, fields, read, body = translated_request
     caller = replace(caller, dialect=TRANSLATED)
     try:
         claim = await _claim(api, request, fields, caller)
-        try:
-            with admission:
-                await admission.acquire_slots()
-                observers = [claim] if claim else []
-                run = await api.responses.create(body, caller, account=admission, observers=observers)
-                answer = _Answer(api, client, read, run, request.scope)
-                response = client_disconnected()
-                with CancelOnDisconnect(request.scope, request.receive):
-                    response = await answer.response(stream=body.stream)
-        except BaseException:
-            if claim:
-                claim.end(None)
-            raise
-        if claim and not isinstance(response, EventStream):
-            claim.end(None)  # unless a disconnect ended the claim
-        return response
+        answer = _Answer(translated_request, request.scope, api, caller, claim)
+        response = answer.respond(request.scope, request.receive, body, admission)
+        return await (respond_once(claim, response) if claim else response)
     except APIError as error:
         raise renamed_error(error, read.client_paths) from error.__cause__
 
@@ -125,35 +109,49 @@ async def _claim(api: APIDependencies, request: Request, fields: JSONObject, cal
     if not key:
         return None
     claimed = await api.idempotency.claim(caller.owner, key, idempotency.digest(fields))
-    if isinstance(claimed, KeyClaim):
-        return claimed
-    message = "The response for this 'Idempotency-Key' was not stored and cannot be sent again. Use a new key."
-    raise InvalidRequest(message, param="Idempotency-Key", code="idempotent_response_not_found", status=409)
+    if isinstance(claimed, str):
+        raise idempotency.not_stored()
+    return claimed
 
 
-class _Answer:
-    def __init__(self, api: APIDependencies, client: ClientAPI, read: ClientRequest, run: Run, scope: Scope) -> None:
-        self._api = api
-        self._client = client
-        self._read = read
-        self._run = run
-        self._scope = scope
-        self._writer: ClientWriter = client.writer(read, run.response)
+# Not for the client API's writer. `response.failed` follows `error`.
+_OWN_EVENTS = frozenset({"error", "keepalive", "response.completed", "response.incomplete", "response.failed"})
 
-    async def response(self, *, stream: bool) -> HTTPResponse:
-        heartbeat = self._api.json_heartbeat
-        if stream:
-            response: HTTPResponse = await self._stream()
-        elif heartbeat:
-            response = await heartbeat_response(self._run, heartbeat, self._document)
-        else:
-            await self._run.drain()
-            response = json_response(self._document())
-        warnings = [*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.client_paths)]
-        response.headers.update({**warning_headers(dict.fromkeys(warnings)), **self._client.headers()})
-        return response
 
-    def _document(self) -> JSONObject:
+class _Answer(Answer):
+    """A response in the client's format."""
+
+    last = b""
+    _writer: ClientWriter
+
+    def __init__(self, request: TranslatedRequest, scope: Scope, *own: Any) -> None:
+        super().__init__(*own)
+        self._client, self._read, self._scope = request.client, request.read, scope
+
+    def begin(self, run: Run) -> None:
+        super().begin(run)
+        self._writer = self._client.writer(self._read, run.response)
+
+    def encode(self, events: EventBatch) -> bytes:
+        write = self._writer.event
+        return b"".join(
+            [self._own(type_) if (type_ := event["type"]) in _OWN_EVENTS else write(event) for event in events.events()]
+        )
+
+    encode_last = encode
+
+    def _own(self, event_type: str) -> bytes:
+        if event_type in ("error", "keepalive"):
+            return b""
+        if event_type == "response.failed":
+            failure = self._run.failure or APIError("The response failed.")
+            return error_event(renamed_error(failure, self._read.client_paths), self._scope)
+        return self._writer.end(Ending(self._run.response, self._run.stop_sequence))
+
+    def beat(self) -> bytes:
+        return self._client.heartbeat
+
+    def document(self) -> Mapping[str, object]:
         """Raises the run's failure unless the headers were sent."""
         if failure := self._run.failure:
             error = renamed_error(failure, self._read.client_paths)
@@ -162,45 +160,6 @@ class _Answer:
             return error_body(error, self._scope)
         return self._writer.document(Ending(self._run.response, self._run.stop_sequence))
 
-    async def _stream(self) -> EventStream[EventBatch]:
-        run, api = self._run, self._api
-
-        async def on_shutdown() -> bytes:
-            return self._encode(await run.stop(shutdown_error()))
-
-        async def on_encode_error(error: Exception) -> bytes:
-            return self._encode(await run.break_off(error))
-
-        stream = EventStream[EventBatch](
-            partial(run.generate, open_after=api.open_after),
-            StreamEncoding(self._encode, lambda: self._client.heartbeat),
-            heartbeat=api.heartbeat,
-            on_shutdown=on_shutdown,
-            on_encode_error=on_encode_error,
-        )
-        await stream.begin()
-        return stream
-
-    def _encode(self, events: EventBatch) -> bytes:
-        write, last = self._writer.event, self._last
-        return b"".join(
-            [last[type_](self) if (type_ := event["type"]) in last else write(event) for event in events.events()]
-        )
-
-    def _none(self) -> bytes:
-        return b""
-
-    def _end(self) -> bytes:
-        return self._writer.end(Ending(self._run.response, self._run.stop_sequence))
-
-    def _failure(self) -> bytes:
-        failure = self._run.failure or APIError("The response failed.")
-        return error_event(renamed_error(failure, self._read.client_paths), self._scope)
-
-    _last: ClassVar[Mapping[str, Callable[[_Answer], bytes]]] = {
-        "error": _none,  # `response.failed` follows
-        "keepalive": _none,
-        "response.completed": _end,
-        "response.incomplete": _end,
-        "response.failed": _failure,
-    }
+    def headers(self) -> Mapping[str, str]:
+        warnings = [*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.client_paths)]
+        return {**warning_headers(dict.fromkeys(warnings)), **self._client.headers()}

@@ -46,6 +46,11 @@ def digest(fields: dict[str, object]) -> str:
     return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
+def not_stored() -> InvalidRequest:
+    message = "The response for this 'Idempotency-Key' is not stored or was deleted, and cannot be sent again."
+    return InvalidRequest(message, param="Idempotency-Key", code="idempotent_response_not_found", status=409)
+
+
 class _Record(NamedTuple):
     digest: str  # of the request body
     created: float

@@ -25,7 +25,7 @@ from app.api.passthrough.form_body import FormBody, form_boundary
 from app.api.passthrough.json_body import JSONBody, reads_as_model
 from app.api.rate_limits import Admission
 from app.api.request_body import read_as, validate
-from app.api.routes.responses import respond_to
+from app.api.routes.responses import Answer
 from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
 from app.backends import Backend, RawAnswer, RawRequest
 from app.core.affinity import conversation_key
@@ -249,7 +249,7 @@ class Passthrough:
         self, request: Request, created: CreateResponse | TranslatedRequest, caller: Caller, admission: Admission
     ) -> Response:
         if isinstance(created, CreateResponse):
-            return await respond_to(self._api, request.scope, request.receive, created, caller, admission)
+            return await Answer(self._api, caller).respond(request.scope, request.receive, created, admission)
         if self._endpoint.free:
             return await counted(self._api, created, caller)
         return await translated(self._api, created, request, caller, admission)

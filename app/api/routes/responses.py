@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
@@ -23,7 +23,7 @@ from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
 from app.api.request_body import load_json, read_as, read_body, read_model, validate, warning_headers
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
-from app.api.sse_response import EventStream, StreamEncoding
+from app.api.sse_response import EventStream
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.bounded_json import dumps
 from app.core.sse import encoder, log
@@ -153,34 +153,124 @@ async def create(api: APIDependencies, scope: Scope, receive: Receive) -> Respon
     if key := headers.get(idempotency.HEADER):
         return await create_once(api, scope, receive, key, caller, admission)
     body = await read_model(scope, receive, CreateResponse, api.body_limits)
-    return await respond_to(api, scope, receive, body, caller, admission)
+    return await Answer(api, caller).respond(scope, receive, body, admission)
 
 
-async def respond_to(
-    api: APIDependencies,
-    scope: Scope,
-    receive: Receive,
-    body: CreateResponse,
-    caller: Caller,
-    admission: Admission,
-    claim: idempotency.KeyClaim | None = None,
-) -> Response:
-    with admission:
-        if admission.key_limits.needs_slots:
-            await admission.acquire_slots()
-        run = await api.responses.create(body, caller, account=admission, observers=[claim] if claim else ())
-        if body.background:
-            response = await background_response(body, run, caller, api)
-            if claim:
-                claim.end(run.response["id"])
-            return response
-        with CancelOnDisconnect(scope, receive):
-            if body.stream:
-                return await event_stream(run, caller, api)
-            if api.json_heartbeat:
-                return await heartbeat_response(run, api.json_heartbeat)
-            return json_response(await run.drain(), warning_headers(run.warnings))
-        return client_disconnected()
+class Answer:
+    """
+    Creates a response and sends it, as JSON, an event stream or, in the background, the queued response.
+
+    This class writes the Responses API's format; client APIs have their own.
+    """
+
+    _run: Run
+
+    last = encoder.DONE_FRAME  # of a stream
+
+    def __init__(self, api: APIDependencies, caller: Caller, claim: idempotency.KeyClaim | None = None) -> None:
+        self._api, self._caller, self._claim = api, caller, claim
+
+    def encode(self, events: EventBatch) -> bytes | list[EventBatch]:
+        return encoder.encode_batch(events)
+
+    def encode_last(self, events: EventBatch) -> bytes:
+        return encoder.encode_sse(events) + encoder.DONE_FRAME
+
+    def beat(self) -> bytes:
+        return _heartbeat(self._caller, self._run.keepalive)
+
+    def document(self) -> Mapping[str, object]:
+        return self._run.response
+
+    def headers(self) -> Mapping[str, str]:
+        return warning_headers(self._run.warnings)
+
+    async def respond(self, scope: Scope, receive: Receive, body: CreateResponse, admission: Admission) -> Response:
+        claim = self._claim
+        with admission:
+            if admission.key_limits.needs_slots:
+                await admission.acquire_slots()
+            observers = [claim] if claim else ()
+            run = await self._api.responses.create(body, self._caller, account=admission, observers=observers)
+            self.begin(run)
+            if body.background:
+                response = await background_response(body, run, self._caller, self._api)
+                if claim:
+                    claim.end(run.response["id"])
+                return response
+            with CancelOnDisconnect(scope, receive):
+                return await self._respond(stream=body.stream)
+            return client_disconnected()
+
+    def begin(self, run: Run) -> None:
+        self._run = run
+
+    async def _respond(self, *, stream: bool) -> Response:
+        """Failures before the first byte are raised."""
+        if stream:
+            answer: EventStream[Any] = self._event_stream()
+        elif self._api.json_heartbeat:
+            answer = self._heartbeat_stream(self._api.json_heartbeat)
+        else:
+            await self._run.drain()
+            return json_response(self.document(), self.headers())
+        await answer.begin()
+        answer.headers.update(self.headers())
+        return answer
+
+    def _event_stream(self) -> EventStream[EventBatch]:
+        run, api = self._run, self._api
+
+        async def on_abort(error: Exception | None) -> bytes:
+            return self.encode_last(await (run.break_off(error) if error else run.stop(shutdown_error())))
+
+        return EventStream[EventBatch](
+            partial(run.generate, open_after=api.open_after),
+            self.encode,
+            heartbeat=api.heartbeat,
+            beat=self.beat,
+            last=self.last,
+            on_abort=on_abort,
+        )
+
+    def _heartbeat_stream(self, heartbeat: float) -> EventStream[bytes]:
+        """JSON after white space, which is sent every `heartbeat` seconds."""
+        run = self._run
+
+        async def produce(stream: EventStream[bytes]) -> None:
+            def begin() -> None:
+                run.answering = True
+                stream.send(WHITE_SPACE)
+
+            timer = asyncio.get_running_loop().call_later(heartbeat, begin)
+            try:
+                await run.drain()
+            finally:
+                timer.cancel()
+            stream.send(dumps(self.document()))
+
+        async def on_abort(_: Exception | None) -> bytes:
+            if run.ended:
+                return b""  # the document was already sent
+            await run.stop(shutdown_error())
+            return dumps(self.document())
+
+        headers = {"Content-Type": "application/json"}
+        return EventStream[bytes](
+            produce, bytes, heartbeat=heartbeat, beat=lambda: WHITE_SPACE, on_abort=on_abort, headers=headers
+        )
+
+
+async def respond_once(claim: idempotency.KeyClaim, answer: Awaitable[Response]) -> Response:
+    """Free the key unless the response's end or a disconnect ends the claim."""
+    try:
+        response = await answer
+    except BaseException:
+        claim.end(None)
+        raise
+    if not isinstance(response, EventStream):
+        claim.end(None)
+    return response
 
 
 async def create_once(
@@ -197,14 +287,7 @@ async def create_once(
     claimed = await api.idempotency.claim(caller.owner, key, digest)
     if isinstance(claimed, str):
         return await replayed(api, claimed, body, caller)
-    try:
-        response = await respond_to(api, scope, receive, body, caller, admission, claimed)
-    except BaseException:
-        claimed.end(None)
-        raise
-    if not isinstance(response, EventStream):
-        claimed.end(None)  # unless the response's end or a disconnect ended the claim
-    return response
+    return await respond_once(claimed, Answer(api, caller, claimed).respond(scope, receive, body, admission))
 
 
 async def replayed(api: APIDependencies, response_id: str, body: CreateResponse, caller: Caller) -> Response:
@@ -213,97 +296,25 @@ async def replayed(api: APIDependencies, response_id: str, body: CreateResponse,
     try:
         stored = await api.responses.stored.retrieve(response_id, caller)
     except NotFound as error:
-        message = "The response for this 'Idempotency-Key' is not stored or was deleted, and cannot be sent again."
-        raise InvalidRequest(
-            message, param="Idempotency-Key", code="idempotent_response_not_found", status=409
-        ) from error
+        raise idempotency.not_stored() from error
     if not body.stream:
         return pollable_response(stored, headers)
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.stored.follow(response_id, caller), caller, api, headers)
     events = replayed_events(stored, caller.dialect.reasoning("content"))
-    encoding = _encoding(lambda: encoder.COMMENT)
-    return EventStream(partial(_send, events), encoding, heartbeat=api.heartbeat, headers=headers)
 
+    async def send(stream: EventStream[EventBatch]) -> None:
+        stream.send(events)
 
-async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
-    stream.send(events)
-
-
-async def heartbeat_response(
-    run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]] | None = None
-) -> EventStream[bytes]:
-    """
-    The finished response as JSON, after white space every `heartbeat` seconds.
-
-    `document` returns the JSON; by default the run's response.
-    """
-    document = document or (lambda: run.response)
-    encoding = StreamEncoding[bytes](bytes, lambda: WHITE_SPACE)
-    produce, on_shutdown = partial(_drain, run, heartbeat, document), partial(_json_on_shutdown, run, document)
-    headers = {"Content-Type": "application/json"}
-    stream = EventStream[bytes](produce, encoding, heartbeat=heartbeat, on_shutdown=on_shutdown, headers=headers)
-    await stream.begin()
-    stream.headers.update(warning_headers(run.warnings))
-    return stream
-
-
-async def _drain(
-    run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]], stream: EventStream[bytes]
-) -> None:
-    """The HTTP response begins after `heartbeat` seconds."""
-
-    def begin() -> None:
-        run.answering = True
-        stream.send(WHITE_SPACE)
-
-    timer = asyncio.get_running_loop().call_later(heartbeat, begin)
-    try:
-        await run.drain()
-    finally:
-        timer.cancel()
-    stream.send(dumps(document()))
-
-
-async def _json_on_shutdown(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
-    if run.ended:
-        return b""  # the document was already sent
-    await run.stop(shutdown_error())
-    return dumps(document())
-
-
-async def event_stream(run: Run, caller: Caller, api: APIDependencies) -> Response:
-    """Waits for the first event; earlier failures become HTTP errors."""
-    stream = EventStream[EventBatch](
-        partial(run.generate, open_after=api.open_after),
-        _encoding(_heartbeat_encoder(caller, run.keepalive)),
-        heartbeat=api.heartbeat,
-        on_shutdown=lambda: _on_shutdown(run),
-        on_encode_error=lambda error: _on_encode_error(run, error),
-    )
-    await stream.begin()
-    stream.headers.update(warning_headers(run.warnings))
-    return stream
-
-
-def _encoding(heartbeat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
-    return StreamEncoding(encoder.encode_batch, heartbeat, encoder.DONE_FRAME)
-
-
-async def _on_shutdown(run: Run) -> bytes:
-    return encoder.encode_sse(await run.stop(shutdown_error())) + encoder.DONE_FRAME
-
-
-async def _on_encode_error(run: Run, error: Exception) -> bytes:
-    return encoder.encode_sse(await run.break_off(error)) + encoder.DONE_FRAME
+    return EventStream(send, encoder.encode_batch, last=encoder.DONE_FRAME, headers=headers)
 
 
 async def background_response(body: CreateResponse, run: Run, caller: Caller, api: APIDependencies) -> Response:
     response = await api.responses.stored.launch(body, run)
+    headers = warning_headers(run.warnings)
     if not body.stream:
-        return pollable_response(response, warning_headers(run.warnings))
-    subscription = await api.responses.stored.follow(response["id"], caller)
-    return subscription_stream(subscription, caller, api, warning_headers(run.warnings))
+        return pollable_response(response, headers)
+    return subscription_stream(await api.responses.stored.follow(response["id"], caller), caller, api, headers)
 
 
 def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str] = {}) -> Response:
@@ -315,26 +326,26 @@ def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str]
 def subscription_stream(
     subscription: EventSubscription, caller: Caller, api: APIDependencies, headers: dict[str, str] | None = None
 ) -> Response:
-    encode = partial(log.translate_dialect, dialect=caller.dialect)
-    encoding = StreamEncoding[bytes](encode, _heartbeat_encoder(caller, subscription.keepalive), encoder.DONE_FRAME)
-    return EventStream(partial(_follow, subscription), encoding, heartbeat=api.heartbeat, headers=headers)
+    async def follow(stream: EventStream[bytes]) -> None:
+        async with contextlib.aclosing(subscription.batches()) as batches:
+            async for data in batches:
+                stream.send(data)
+                del data
+                await stream.drain()
+                await asyncio.sleep(0)  # other requests first: a client may accept all stored events at once
 
-
-async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -> None:
-    async with contextlib.aclosing(subscription.batches()) as batches:
-        async for data in batches:
-            stream.send(data)
-            del data
-            await stream.drain()
-            await asyncio.sleep(0)  # other requests first: a client may accept all stored events at once
-
-
-def _heartbeat_encoder(caller: Caller, keepalive: Callable[[], Iterable[Event | DeltaEvents]]) -> Callable[[], bytes]:
-    return (
-        (lambda: encoder.encode_sse(keepalive()))
-        if caller.dialect.heartbeat == "keepalive"
-        else lambda: encoder.COMMENT
+    return EventStream[bytes](
+        follow,
+        partial(log.translate_dialect, dialect=caller.dialect),
+        heartbeat=api.heartbeat,
+        beat=partial(_heartbeat, caller, subscription.keepalive),
+        last=encoder.DONE_FRAME,
+        headers=headers,
     )
+
+
+def _heartbeat(caller: Caller, keepalive: Callable[[], Iterable[Event | DeltaEvents]]) -> bytes:
+    return encoder.encode_sse(keepalive()) if caller.dialect.heartbeat == "keepalive" else encoder.COMMENT
 
 
 def parse_starting_after(starting_after: str | None) -> int:

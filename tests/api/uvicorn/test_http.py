@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-from app.api.sse_response import EventStream, StreamEncoding
+from app.api.sse_response import EventStream
 from app.api.uvicorn import http as uvicorn_http
 from app.api.uvicorn.http import MAX_HEAD_BYTES
 from app.main import create_app
@@ -226,7 +226,7 @@ async def test_stream_writes_empty_items_and_waits_for_a_client_that_does_not_re
     blocked = asyncio.Event()
 
     async def stream(_: Request) -> EventStream[bytes]:
-        return EventStream(produce, StreamEncoding(bytes, last=b"end"))
+        return EventStream(produce, bytes, last=b"end")
 
     async with serving(Starlette(routes=[Route("/", stream)]), http=HTTP) as url:
         reader, writer = await connected(url)
