@@ -9,8 +9,8 @@ queued until earlier items are done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import orjson
 import pydantic_core
@@ -38,8 +38,11 @@ def _frame(event: JSONObject) -> bytes:
 class MessagesWriter:
     def __init__(self, options: WriterOptions) -> None:
         self._options = options
-        self._blocks = _Blocks()
-        self._items: dict[int, _ItemWriter] = {}  # unfinished, by output index
+        # Queued events of unfinished items, by output index. The first item's events are written at once.
+        self._waiting: dict[int, list[Event]] = {}
+        self._index = -1  # of the current block
+        self._is_open = False
+        self._thought: tuple[object, ...] | None = None  # reasoning part of the previous delta
 
     def event(self, event: Event) -> bytes:
         kind = event["type"]
@@ -47,176 +50,127 @@ class MessagesWriter:
             return _frame({"type": "message_start", "message": _empty_message(event["response"])}) + PING
         index = event.get("output_index", -1)
         if kind == "response.output_item.added":
-            row = _ITEM_WRITERS.get(event["item"]["type"], _HostedWriter)
-            self._items[index] = row(self._blocks, self._options)
-        item = self._items.get(index)
-        if item is None:
+            self._waiting[index] = []
+        waiting = self._waiting.get(index)
+        if waiting is None:
             return b""
-        if item is not next(iter(self._items.values())):
-            item.waiting.append(event)
+        if index != next(iter(self._waiting)):
+            waiting.append(event)
             return b""
-        written = item.write(event)
+        written = self._write(event)
         return written + self._after(index) if kind == "response.output_item.done" else written
 
     def _after(self, index: int) -> bytes:
+        """Write queued events up to an unfinished item."""
         frames: list[bytes] = []
-        del self._items[index]
-        while self._items:
-            index, item = next(iter(self._items.items()))
-            waiting, item.waiting = item.waiting, []
-            frames += map(item.write, waiting)
+        del self._waiting[index]
+        while self._waiting:
+            index, waiting = next(iter(self._waiting.items()))
+            frames += map(self._write, waiting)
             if not waiting or waiting[-1]["type"] != "response.output_item.done":
+                waiting.clear()
                 break
-            del self._items[index]
+            del self._waiting[index]
         return b"".join(frames)
+
+    def _write(self, event: Event) -> bytes:
+        write = self._events.get(event["type"])
+        return write(self, event) if write else b""
 
     def end(self, ending: Ending) -> bytes:
         delta = {"type": "message_delta", "delta": _stop_fields(ending), "usage": usage_fields(ending.response)}
         return _frame(delta) + _frame({"type": "message_stop"})
 
     def document(self, ending: Ending) -> JSONObject:
-        return _whole_message(ending, self._options)
+        response = ending.response
+        content = [block for item in response["output"] for block in _blocks_of(item, self._options)]
+        return {**_empty_message(response), "content": content, **_stop_fields(ending), "usage": usage_fields(response)}
 
+    # Blocks.
 
-class _Blocks:
-    """Numbers blocks from 0."""
-
-    def __init__(self) -> None:
-        self._index = -1
-        self.open = False
-
-    def start(self, block: JSONObject) -> bytes:
+    def _start(self, block: JSONObject) -> bytes:
         self._index += 1
-        self.open = True
+        self._is_open = True
         return _frame({"type": "content_block_start", "index": self._index, "content_block": block})
 
-    def text(self, kind: bytes, field: bytes, text: str) -> bytes:
+    def _delta(self, kind: bytes, field: bytes, text: str) -> bytes:
         return _DELTA % (self._index, kind, field, orjson.dumps(text))
 
-    def cite(self, found: JSONObject) -> bytes:
-        delta = {"type": "citations_delta", "citation": found}
-        return _frame({"type": "content_block_delta", "index": self._index, "delta": delta})
-
-    def stop(self) -> bytes:
-        if not self.open:
+    def _stop(self) -> bytes:
+        if not self._is_open:
             return b""
-        self.open = False
+        self._is_open = False
         return _STOP % self._index
 
-    def whole(self, block: JSONObject) -> bytes:
-        return self.start(block) + self.stop()
+    # Items: a block per message part, reasoning item or call, and two per hosted call.
 
+    def _item_added(self, event: Event) -> bytes:
+        item = event["item"]
+        return self._start(tool_use(item, self._options)) if item["type"] == "function_call" else b""
 
-class _ItemWriter:
-    def __init__(self, blocks: _Blocks, options: WriterOptions) -> None:
-        self.waiting: list[Event] = []
-        self._blocks = blocks
-        self._options = options
-        self._events: Mapping[str, Callable[[Event], bytes]] = self._rows()
-
-    def write(self, event: Event) -> bytes:
-        row = self._events.get(event["type"])
-        return row(event) if row else b""
-
-    def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
-        raise NotImplementedError
-
-
-class _MessageWriter(_ItemWriter):
-    """Writes a block per message part, opened by its first text or citation."""
-
-    def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
-        return {
-            "response.output_text.delta": self._text,
-            "response.refusal.delta": self._text,
-            "response.output_text.annotation.added": self._annotation,
-            "response.content_part.done": lambda event: self._blocks.stop(),
-        }
-
-    def _start(self) -> bytes:
-        return b"" if self._blocks.open else self._blocks.start({"type": "text", "text": ""})
+    def _start_text(self) -> bytes:
+        return b"" if self._is_open else self._start({"type": "text", "text": ""})
 
     def _text(self, event: Event) -> bytes:
         delta = event["delta"]
-        return self._start() + self._blocks.text(b"text_delta", b"text", delta) if delta else b""
+        return self._start_text() + self._delta(b"text_delta", b"text", delta) if delta else b""
 
     def _annotation(self, event: Event) -> bytes:
-        return self._start() + self._blocks.cite(citation(event["annotation"]))
+        started = self._start_text()
+        delta = {"type": "citations_delta", "citation": citation(event["annotation"])}
+        return started + _frame({"type": "content_block_delta", "index": self._index, "delta": delta})
 
+    def _part_done(self, event: Event) -> bytes:
+        return b"" if event["part"]["type"] == "reasoning_text" else self._stop()
 
-class _ReasoningWriter(_ItemWriter):
-    """Writes a single block, signed with `encrypted_content`."""
-
-    def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
-        self._part: tuple[object, ...] | None = None  # part of the previous delta
-        return {
-            "response.reasoning.delta": self._text,
-            "response.reasoning_summary_text.delta": self._text,
-            "response.output_item.done": self._end,
-        }
-
-    def _text(self, event: Event) -> bytes:
+    def _reasoning(self, event: Event) -> bytes:
         if not self._options.shows_thinking or not event["delta"]:
             return b""
         part = (event["type"], event.get("content_index"), event.get("summary_index"))
-        earlier, self._part = self._part, part
+        earlier, self._thought = self._thought, part
         before = b""
         if earlier is None:
-            before = self._blocks.start({"type": "thinking", "thinking": "", "signature": ""})
+            before = self._start({"type": "thinking", "thinking": "", "signature": ""})
         elif part != earlier:
-            before = self._blocks.text(b"thinking_delta", b"thinking", PARAGRAPH)
-        return before + self._blocks.text(b"thinking_delta", b"thinking", event["delta"])
-
-    def _end(self, event: Event) -> bytes:
-        signature = event["item"].get("encrypted_content")
-        if not self._blocks.open:
-            return self._blocks.whole({"type": "redacted_thinking", "data": signature}) if signature else b""
-        signed = self._blocks.text(b"signature_delta", b"signature", signature) if signature else b""
-        return signed + self._blocks.stop()
-
-
-class _CallWriter(_ItemWriter):
-    def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
-        return {
-            "response.output_item.added": lambda event: self._blocks.start(tool_use(event["item"], self._options)),
-            "response.function_call_arguments.delta": self._arguments,
-            "response.output_item.done": lambda event: self._blocks.stop(),
-        }
+            before = self._delta(b"thinking_delta", b"thinking", PARAGRAPH)
+        return before + self._delta(b"thinking_delta", b"thinking", event["delta"])
 
     def _arguments(self, event: Event) -> bytes:
-        return self._blocks.text(b"input_json_delta", b"partial_json", event["delta"])
+        return self._delta(b"input_json_delta", b"partial_json", event["delta"])
 
+    def _item_done(self, event: Event) -> bytes:
+        item = event["item"]
+        if item["type"] != "reasoning":
+            return self._stop() + b"".join(map(self._whole, hosted_blocks(item)))
+        self._thought = None
+        signature = item.get("encrypted_content")
+        if not self._is_open:
+            return self._whole({"type": "redacted_thinking", "data": signature}) if signature else b""
+        signed = self._delta(b"signature_delta", b"signature", signature) if signature else b""
+        return signed + self._stop()
 
-class _HostedWriter(_ItemWriter):
-    """Writes a finished hosted call with its result; ignores unknown item types."""
-
-    def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
-        return {"response.output_item.done": self._end}
-
-    def _end(self, event: Event) -> bytes:
-        return b"".join(map(self._block, hosted_blocks(event["item"])))
-
-    def _block(self, block: JSONObject) -> bytes:
+    def _whole(self, block: JSONObject) -> bytes:
         if block["type"] != "server_tool_use":
-            return self._blocks.whole(block)
+            return self._start(block) + self._stop()
         arguments = dumps(block["input"]).decode()
-        started = self._blocks.start({**block, "input": {}})
-        return started + self._blocks.text(b"input_json_delta", b"partial_json", arguments) + self._blocks.stop()
+        started = self._start({**block, "input": {}})
+        return started + self._delta(b"input_json_delta", b"partial_json", arguments) + self._stop()
 
-
-_ITEM_WRITERS: Mapping[str, type[_ItemWriter]] = {
-    "message": _MessageWriter,
-    "reasoning": _ReasoningWriter,
-    "function_call": _CallWriter,
-}
+    _events: ClassVar[Mapping[str, Callable[[MessagesWriter, Event], bytes]]] = {
+        "response.output_item.added": _item_added,
+        "response.output_text.delta": _text,
+        "response.refusal.delta": _text,
+        "response.output_text.annotation.added": _annotation,
+        "response.content_part.done": _part_done,
+        "response.reasoning.delta": _reasoning,
+        "response.reasoning_summary_text.delta": _reasoning,
+        "response.function_call_arguments.delta": _arguments,
+        "response.output_item.done": _item_done,
+    }
 
 
 PARAGRAPH = "\n\n"  # separates reasoning parts, which share a block
 _TIERS = {"default": "standard", "priority": "priority"}
-
-
-def message_id(response: Response) -> str:
-    return f"msg_{response['id'].partition('_')[2]}"
 
 
 def _empty_message(response: Response) -> JSONObject:
@@ -227,7 +181,7 @@ def _empty_message(response: Response) -> JSONObject:
         "output_tokens": 0,
     }
     return {
-        "id": message_id(response),
+        "id": f"msg_{response['id'].partition('_')[2]}",
         "type": "message",
         "role": "assistant",
         "model": response["model"],
@@ -238,37 +192,34 @@ def _empty_message(response: Response) -> JSONObject:
     }
 
 
-def _whole_message(ending: Ending, options: WriterOptions) -> JSONObject:
-    response = ending.response
-    content = [block for item in response["output"] for block in _blocks_of(item, options)]
-    return {**_empty_message(response), "content": content, **_stop_fields(ending), "usage": usage_fields(response)}
+def _blocks_of(item: Item, options: WriterOptions) -> list[JSONObject]:
+    """Empty for item types without blocks."""
+    if item["type"] == "message":
+        return _message_blocks(item)
+    if item["type"] == "reasoning":
+        return _reasoning_blocks(item, options)
+    if item["type"] == "function_call":
+        return [{**tool_use(item, options), "input": _tool_input(item["arguments"])}]
+    return hosted_blocks(item)
 
 
-def _blocks_of(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    """Yield nothing for item types without blocks."""
-    make = _BLOCKS.get(item["type"])
-    if make:
-        yield from make(item, options)
-    else:
-        yield from hosted_blocks(item)
-
-
-def _message_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
+def _message_blocks(item: Item) -> list[JSONObject]:
+    blocks = []
     for part in json_list(item.get("content")):
         text = json_text(part.get("text")) or json_text(part.get("refusal"))
         citations = [citation(each) for each in part.get("annotations") or ()]
         if text or citations:
-            yield {"type": "text", "text": text, **({"citations": citations} if citations else {})}
+            blocks.append({"type": "text", "text": text, **({"citations": citations} if citations else {})})
+    return blocks
 
 
-def _reasoning_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
+def _reasoning_blocks(item: Item, options: WriterOptions) -> list[JSONObject]:
     parts = [*json_list(item.get("summary")), *json_list(item.get("content"))]
     text = PARAGRAPH.join(filter(None, (json_text(part.get("text")) for part in parts)))
     signature = item.get("encrypted_content") or ""
     if text and options.shows_thinking:
-        yield {"type": "thinking", "thinking": text, "signature": signature}
-    elif signature:
-        yield {"type": "redacted_thinking", "data": signature}
+        return [{"type": "thinking", "thinking": text, "signature": signature}]
+    return [{"type": "redacted_thinking", "data": signature}] if signature else []
 
 
 def tool_use(item: Item, options: WriterOptions) -> JSONObject:
@@ -277,23 +228,12 @@ def tool_use(item: Item, options: WriterOptions) -> JSONObject:
     return {"type": "tool_use", "id": item["call_id"], "name": name, "input": {}}
 
 
-def _call_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    yield {**tool_use(item, options), "input": _tool_input(item["arguments"])}
-
-
 def _tool_input(arguments: str) -> JSONObject:
     """Truncated JSON yields the complete fields, invalid JSON {}."""
     try:
         return json_object(pydantic_core.from_json(arguments, allow_partial=True))
     except ValueError:
         return {}
-
-
-_BLOCKS: Mapping[str, Callable[[Item, WriterOptions], Iterator[JSONObject]]] = {
-    "message": _message_blocks,
-    "reasoning": _reasoning_blocks,
-    "function_call": _call_blocks,
-}
 
 
 def citation(annotation: JSONMapping) -> JSONObject:
