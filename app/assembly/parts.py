@@ -119,7 +119,7 @@ def build_images(store: ServerStore, tools: Mapping[str, HostedTool]) -> Store:
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:
     if settings.vision is None:
         return None
-    return Vision(VisionOptions(**settings.vision.model_dump()), router.named(settings.vision.backend), store)
+    return Vision(VisionOptions(**settings.vision.model_dump()), router, store)
 
 
 def build_background(settings: Settings, store: ServerStore, instrumented: Store) -> Background:

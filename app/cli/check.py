@@ -75,7 +75,7 @@ async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
     from app.assembly.parts import build_backend
 
     async with aclosing(build_backend(settings)) as router:
-        listed = {str(model["id"]) for model in await router.named(vision.backend).models()}
+        listed = {str(model["id"]) for model in await router.models_of(vision.backend)}
     name = settings.served()[vision.backend].aliases.get(vision.model, vision.model)
     if listed and name not in listed:
         raise ValueError(f"the backend '{vision.backend}' does not list the model")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from app.backends import (
@@ -24,8 +24,6 @@ from app.backends import (
     EncodedRequest,
     ModelRequest,
     OpenRawRequest,
-    OpenRequest,
-    RawAnswer,
     RawRequest,
     RequestObservation,
     Translation,
@@ -38,9 +36,6 @@ from app.errors import APIError, BackendError, ImagesUndescribed, NotFound, miss
 from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
-
-_Request = TypeVar("_Request", ModelRequest, RawRequest)
-_Answer = TypeVar("_Answer", OpenRequest, RawAnswer)
 
 
 class Router(Backend):
@@ -99,7 +94,7 @@ class Router(Backend):
         return self._route(model)[0].backend.profile(model)
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
-        return self._route(model_request.model)[0].backend.encode(model_request)
+        return self._route_of(model_request)[0].backend.encode(model_request)
 
     def undescribed_images(self, model_request: ModelRequest) -> list[str]:
         return self._route(model_request.model)[0].undescribed_images(model_request)
@@ -107,12 +102,8 @@ class Router(Backend):
     def refuses_images(self, model: str) -> bool:
         return self._route(model)[0].refuses_images(model)
 
-    def named(self, name: str) -> Backend:
-        """The named backend, for any model. After its removal, each call raises `NotFound`."""
-        return _NamedBackend(lambda: self._pools, name)
-
-    def open(self, model_request: ModelRequest) -> ModelRequestInFlight:
-        return ModelRequestInFlight(self._route(model_request.model), model_request)
+    def open(self, model_request: ModelRequest) -> RequestInFlight:
+        return RequestInFlight(self._route_of(model_request), model_request)
 
     def forwards(self, endpoint: str, model: str) -> bool:
         """Whether the model's first backend supports an endpoint; raises like `profile`."""
@@ -124,7 +115,7 @@ class Router(Backend):
         if not (able := [pool for pool in pools if pool.backend.forwards(request.endpoint, request.model)]):
             message = f"The backend '{pools[0].name}' does not support {request.endpoint}, according to its profile."
             raise NotFound(message, code="unknown_url")
-        return RawRequestInFlight(able, request)
+        return RequestInFlight(able, request)
 
     async def count_tokens(self, model_request: ModelRequest) -> int | None:
         for replica in self._route(model_request.model)[0].replicas:
@@ -177,6 +168,10 @@ class Router(Backend):
                 raise failure
         return [*models.values()]
 
+    async def models_of(self, backend: str) -> list[JSONObject]:
+        """A backend's own list, whichever models are routed to it."""
+        return await self._pools[backend].models(None)
+
     async def check(self) -> None:
         """Raises `BackendError` if no backend is reachable."""
         await first_success(pool.check() for pool in self._pools.values())
@@ -191,6 +186,14 @@ class Router(Backend):
     async def _drain(self, pool: ReplicaPool) -> None:
         await pool.drain()
         del self._draining[pool]
+
+    def _route_of(self, model_request: ModelRequest) -> Sequence[ReplicaPool]:
+        """Raises `NotFound` or `InvalidRequest`."""
+        if (name := model_request.backend) is None:
+            return self._route(model_request.model)
+        if pool := self._pools.get(name):
+            return [pool]
+        raise NotFound(f"Backend '{name}' not found.", code="unknown_backend")
 
     def _routed(self, model: str) -> Sequence[ReplicaPool]:
         """Backends in order of preference; raises `NotFound` or `InvalidRequest`."""
@@ -218,46 +221,15 @@ class Router(Backend):
         ]
 
 
-class _NamedBackend(Backend):
-    """A single backend of a router, for any model."""
-
-    def __init__(self, pools: Callable[[], Mapping[str, ReplicaPool]], name: str) -> None:
-        self._pools = pools
-        self._name = name
-
-    def _pool(self) -> ReplicaPool:
-        if pool := self._pools().get(self._name):
-            return pool
-        raise NotFound(f"Backend '{self._name}' not found.", code="unknown_backend")
-
-    def profile(self, model: str) -> Profile:
-        return self._pool().backend.profile(model)
-
-    def encode(self, model_request: ModelRequest) -> EncodedRequest:
-        return self._pool().backend.encode(model_request)
-
-    def open(self, model_request: ModelRequest) -> ModelRequestInFlight:
-        return ModelRequestInFlight([self._pool()], model_request)
-
-    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        return await self._pool().models(caller_key)
-
-    async def check(self) -> None:
-        await self._pool().check()
-
-    async def aclose(self) -> None:
-        """The router closes its backends."""
-
-
-class _InFlight(Generic[_Request, _Answer]):
+class RequestInFlight:
     """
     A request in flight: sent to servers until an answer begins.
 
     Observers see each attempt's start, answer and end. If all attempts fail, the first backend's error is raised.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
-        self._request: _Request = request
+    def __init__(self, pools: Sequence[ReplicaPool], request: ModelRequest | RawRequest) -> None:
+        self._request = request
         self._users = pools  # kept open until the end
         self._pools = pools  # not yet ruled out
         self._only_candidate = len(pools) == 1 and pools[0].never_paused_alone
@@ -265,20 +237,16 @@ class _InFlight(Generic[_Request, _Answer]):
         self._error: APIError | None = None  # of the first backend
         self._last: APIError | None = None  # of the last server
         self._lease: Lease | None = None
-        self._context: AbstractAsyncContextManager[_Answer] | None = None  # while entered
-        self._answer: _Answer | None = None  # of the last server that accepted the request
+        self._context: AbstractAsyncContextManager[Any] | None = None  # while entered
+        self._answer: Any = None  # of the last server that accepted the request: `OpenRequest` or `RawAnswer`
         self._observations: list[RequestObservation] = []
 
-    def _opened(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
-        raise NotImplementedError
-
-    async def _encoded(self, backend: Backend) -> _Request:
-        return self._request
-
-    def _can_fail_over(self, error: APIError) -> bool:
-        return isinstance(error, BackendError) and may_fail_over(error)
+    @property
+    def warnings(self) -> Sequence[str] | None:
+        return self._answer.warnings if self._answer else None
 
     async def __aenter__(self) -> Any:
+        """Return the answer to a raw request."""
         for pool in self._users:
             pool.users += 1
         try:
@@ -286,7 +254,7 @@ class _InFlight(Generic[_Request, _Answer]):
         except BaseException:
             self._end_use()
             raise
-        return self
+        return self._answer if isinstance(self._request, RawRequest) else self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -298,11 +266,27 @@ class _InFlight(Generic[_Request, _Answer]):
         for pool in self._users:
             pool.end_use()
 
+    async def receive(self, receiver: DeltaReceiver) -> None:
+        """Receive from the first server that yields deltas."""
+        while True:
+            receiver.taps = [each.tap for each in self._observations if each.tap]
+            try:
+                await self._answer.receive(receiver)
+                return
+            except BackendError as error:
+                if receiver.begun:
+                    raise
+                failure = error
+            self._answer = None
+            await self._close(failure)
+            self._record_error(self._pools[0], failure)
+            await self._send()
+
     async def _send(self) -> None:
         while self._pools:
-            pool, conversation = self._pools[0], self._request.conversation
+            pool, request = self._pools[0], self._request
             try:
-                lease = pool.acquire(conversation, self._tried, only_candidate=self._only_candidate)
+                lease = pool.acquire(request.conversation, self._tried, only_candidate=self._only_candidate)
                 lease = self._lease = lease or await self._queue(pool)
             except APIError as error:
                 self._rule_out(pool)
@@ -311,8 +295,11 @@ class _InFlight(Generic[_Request, _Answer]):
                 continue
             try:
                 self._tried.add(lease.replica)
-                request = await self._retried(lease) if self._last else self._request
-                context = self._opened(lease.replica.backend, self._observed(request, lease))
+                backend = lease.replica.backend
+                if self._last:
+                    request = await self._retried(self._last, lease)
+                request = self._observed(request, lease)
+                context = backend.forward(request) if isinstance(request, RawRequest) else backend.open(request)
                 self._answer = await context.__aenter__()
                 self._context = context
                 for observation in self._observations:
@@ -338,14 +325,20 @@ class _InFlight(Generic[_Request, _Answer]):
         finally:
             self._request.attempts.queued += time.monotonic() - began
 
-    async def _retried(self, lease: Lease) -> _Request:
+    async def _retried(self, error: APIError, lease: Lease) -> ModelRequest | RawRequest:
         """Return the request for another server, after an error."""
-        assert self._last
-        self._request.attempts.retries += 1
-        _log_failover(self._last, f"{lease.pool.name} {lease.replica.redacted_url}")
-        return await self._encoded(lease.replica.backend)
+        request = self._request
+        request.attempts.retries += 1
+        server = f"{lease.pool.name} {lease.replica.redacted_url}".rstrip()
+        extra = {"server": error.server, "reason": error.explanation, "next_server": server}
+        level = logging.WARNING if error.status >= 500 else logging.INFO
+        logger.log(level, "backend request failed; trying another server", extra=extra)
+        if isinstance(request, RawRequest):
+            return request
+        encoded = await run_in_thread_if_large(lease.replica.backend.encode, request)
+        return dataclasses.replace(request, encoded=encoded)
 
-    def _observed(self, request: _Request, lease: Lease) -> _Request:
+    def _observed(self, request: ModelRequest | RawRequest, lease: Lease) -> ModelRequest | RawRequest:
         """Notify observers; return the request with their headers."""
         pool, replica = lease.pool, lease.replica
         if request.retry_allowed and not self._only_candidate and (len(self._pools) > 1 or pool.has_other(self._tried)):
@@ -378,7 +371,9 @@ class _InFlight(Generic[_Request, _Answer]):
         """Raises the error if no other server can help."""
         if isinstance(error, ImagesUndescribed):
             raise error  # the caller describes the images and retries
-        can_fail_over = self._can_fail_over(error)
+        request = self._request
+        can_resend = not isinstance(request, RawRequest) or request.body.replayable
+        can_fail_over = can_resend and isinstance(error, BackendError) and may_fail_over(error)
         if pool is self._users[0]:
             if not can_fail_over:
                 raise error
@@ -386,52 +381,6 @@ class _InFlight(Generic[_Request, _Answer]):
         if not can_fail_over:
             self._rule_out(pool)
         self._last = error
-
-
-class ModelRequestInFlight(_InFlight[ModelRequest, OpenRequest]):
-    @property
-    def warnings(self) -> Sequence[str] | None:
-        return self._answer.warnings if self._answer else None
-
-    def _opened(self, backend: Backend, request: ModelRequest) -> OpenRequest:
-        return backend.open(request)
-
-    async def _encoded(self, backend: Backend) -> ModelRequest:
-        return dataclasses.replace(self._request, encoded=await run_in_thread_if_large(backend.encode, self._request))
-
-    async def receive(self, receiver: DeltaReceiver) -> None:
-        """Receive from the first server that yields deltas."""
-        while True:
-            assert self._answer
-            receiver.taps = [each.tap for each in self._observations if each.tap]
-            try:
-                return await self._answer.receive(receiver)
-            except BackendError as error:
-                if receiver.begun:
-                    raise
-                failure = error
-            self._answer = None
-            await self._close(failure)
-            self._record_error(self._pools[0], failure)
-            await self._send()
-
-
-class RawRequestInFlight(_InFlight[RawRequest, RawAnswer]):
-    async def __aenter__(self) -> Any:
-        await super().__aenter__()
-        return self._answer
-
-    def _opened(self, backend: Backend, request: RawRequest) -> OpenRawRequest:
-        return backend.forward(request)
-
-    def _can_fail_over(self, error: APIError) -> bool:
-        return self._request.body.replayable and super()._can_fail_over(error)
-
-
-def _log_failover(error: APIError, server: str) -> None:
-    level = logging.WARNING if error.status >= 500 else logging.INFO
-    extra = {"server": error.server, "reason": error.explanation, "next_server": server.rstrip()}
-    logger.log(level, "backend request failed; trying another server", extra=extra)
 
 
 def public_url(url: str) -> str:

@@ -10,10 +10,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import httptools
 import httpx
+
+if TYPE_CHECKING:
+    from app.backends.transport import HTTPToolsTransport
 
 # Unread bytes at which the socket is paused; also limits heads, interim responses and trailers.
 HIGH_WATER = 256 * 1024
@@ -28,12 +31,6 @@ class Origin(NamedTuple):
     port: int
 
 
-class ConnectionPool(Protocol):
-    def keep(self, connection: HTTPConnection) -> None: ...
-
-    def closed(self, connection: HTTPConnection) -> None: ...
-
-
 class Stale(Exception):
     """A reused connection closed before any reply byte, so the request can be sent again."""
 
@@ -43,7 +40,7 @@ class HTTPConnection(asyncio.Protocol):
 
     idle_since: float  # loop time of its release
 
-    def __init__(self, origin: Origin, pool: ConnectionPool) -> None:
+    def __init__(self, origin: Origin, pool: HTTPToolsTransport) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()
         self.gone = self.loop.create_future()  # done when the socket is closed

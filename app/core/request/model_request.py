@@ -55,6 +55,7 @@ class ModelRequest:
     caller_key: str | None = None  # for backends to which it is forwarded
     # The conversation's key (`app.core.affinity`), for the few servers that need it.
     conversation: Callable[[], str] = str
+    backend: str | None = None  # name in the settings; None: chosen by the model
     may_trace_content: bool = False  # traces may contain its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if another server remains to be tried
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -119,7 +119,9 @@ class Vision:
             }
         )
         # Empty `descriptions` make a text-only model fail with `ImagesUndescribed`.
-        model_request = ModelRequest(request, request.items(), options.model, caller_key=caller.key, descriptions={})
+        model_request = ModelRequest(
+            request, request.items(), options.model, backend=options.backend, caller_key=caller.key, descriptions={}
+        )
         encoded = model_request.encoded = self._backend.encode(model_request)
         response = new_response(request, _new_id("resp"), int(time.time()), options.model)
         builder = EventBuilder(response, new_id=_new_id)
