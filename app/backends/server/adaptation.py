@@ -16,18 +16,16 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from app.backends.server.errors.unsupported_fields import (
-    CALL,
-    ITEM,
-    MESSAGE,
     READABLE,
     REASONING_OFF,
     STRICT,
     functions,
     holds,
     unknown_fields,
+    without,
 )
 from app.backends.server.refused_content import (
     IMAGE_WARNING,
@@ -111,12 +109,6 @@ class FieldAdaptation:
         """Omit fields known to be rejected; raises `ImagesUndescribed` if a description is missing."""
         return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, request)
 
-    def sent_whole(
-        self, body: JSONObject, descriptions: Mapping[str, str] | None, request: CreateResponse | None
-    ) -> AdaptedRequest:
-        """A request sent with all fields, whatever has been rejected since."""
-        return AdaptedRequest(self, body, {}, descriptions, request)
-
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
         return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
 
@@ -164,10 +156,11 @@ class AdaptedRequest:
         self,
         adaptation: FieldAdaptation,
         body: JSONObject,
-        rejected: dict[str, float],
+        rejected: Collection[str] = (),
         descriptions: Mapping[str, str] | None = None,
         request: CreateResponse | None = None,
     ) -> None:
+        """`rejected`: fields to omit from `body` from the start."""
         self._adaptation = adaptation
         self._request = request
         self._original = body
@@ -204,34 +197,30 @@ class AdaptedRequest:
         return error
 
     def accepted(self) -> None:
-        if self._named and (
-            learned := [field for field in self._named if field != READABLE]
-        ):  # concerns only these items
+        if learned := [field for field in self._named if field != READABLE]:  # which concerns only these items
             self._adaptation.learn(str(self._original.get("model")), learned)
 
     def _may_drop(self, field: str) -> bool:
-        return self._may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
-
-    def _may_lack(self, body: JSONMapping, field: str) -> bool:
-        return self._adaptation.may_lack(body, field, self._preferences)
+        may_lack = self._adaptation.may_lack(self.body, field, self._preferences)
+        return may_lack and _OTHER_NAME.get(field) not in self._named
 
     @property
     def _preferences(self) -> frozenset[str]:
         return self._request.preferences if self._request else frozenset()
 
     def _reduced(self) -> tuple[JSONObject, list[str]]:
-        body, warnings = self._original, []
+        body, warnings, adaptation = self._original, [], self._adaptation
         fields = dict.fromkeys([*self._rejected, *self._named])
         for field in fields:
-            if not (_holds(body, field) and self._may_lack(body, field)):
+            if not (_holds(body, field) and adaptation.may_lack(body, field, self._preferences)):
                 continue
             if field == REFUSED_IMAGE and self._descriptions is not None:
                 if missing := undescribed(body, self._descriptions):
                     raise ImagesUndescribed(missing)
-                body = with_notes(body, self._adaptation.content, self._descriptions)
+                body = with_notes(body, adaptation.content, self._descriptions)
             else:
                 warnings += self._warnings(body, field)
-                body = _without(body, field, self._adaptation.content)
+                body = _reduce(body, field, adaptation.content)
         keywords = [each.removeprefix(PARAMETERS) for each in fields if each.startswith(PARAMETERS)]
         body, removed = without_keywords(body, keywords)
         return body, warnings + [REJECTED_KEYWORD.format(keyword) for keyword in removed]
@@ -270,7 +259,7 @@ def _holds(body: JSONMapping, field: str) -> bool:
     return holds_images(body) if field == REFUSED_IMAGE else holds(body, field)
 
 
-def _without(body: JSONObject, field: str, content: ContentOptions) -> JSONObject:
+def _reduce(body: JSONObject, field: str, content: ContentOptions) -> JSONObject:
     if field == REFUSED_IMAGE:
         return with_notes(body, content)
     if field == SYSTEM_FIRST:
@@ -279,29 +268,11 @@ def _without(body: JSONObject, field: str, content: ContentOptions) -> JSONObjec
         return {**body, "reasoning_effort": "none"}
     if field == READABLE:
         return {**body, "input": [item for item in body["input"] if not item.get("encrypted_content")]}
-    if field.startswith(CALL):
-        return {
-            **body,
-            "messages": [_without_in_calls(message, field.removeprefix(CALL)) for message in body["messages"]],
-        }
-    if field.startswith(MESSAGE):
-        return {**body, "messages": [_omit(message, field.removeprefix(MESSAGE)) for message in body["messages"]]}
-    if field.startswith(ITEM):
-        return {**body, "input": [_omit(item, field.removeprefix(ITEM)) for item in body["input"]]}
-    if field == STRICT:
-        return {**body, "tools": [_lenient(tool) for tool in body["tools"]]}
+    if field == STRICT:  # chat nests functions
+        tools = [
+            {**tool, "function": without(tool["function"], "strict")} if "function" in tool else without(tool, "strict")
+            for tool in body["tools"]
+        ]
+        return {**body, "tools": tools}
     other = {_OTHER_NAME[field]: body[field]} if field in _OTHER_NAME else {}
-    return other | _omit(body, field)
-
-
-def _without_in_calls(message: JSONObject, name: str) -> JSONObject:
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": [_omit(call, name) for call in calls]} if calls else message
-
-
-def _lenient(tool: JSONObject) -> JSONObject:
-    return {**tool, "function": _omit(tool["function"], "strict")} if "function" in tool else _omit(tool, "strict")
-
-
-def _omit(fields: JSONObject, name: str) -> JSONObject:
-    return {key: value for key, value in fields.items() if key != name} if name in fields else fields
+    return other | without(body, field)

@@ -445,7 +445,8 @@ class SentRequest:
             except BackendError as error:
                 if server.endpoints.lacks(endpoint, error):
                     raise
-                adapted = adapted or adaptation.sent_whole(body, model_request.descriptions, model_request.request)
+                if adapted is None:  # the request was sent with all fields
+                    adapted = AdaptedRequest(adaptation, body, (), model_request.descriptions, model_request.request)
                 if adapted.drop_fields(error):
                     body = adapted.body
                 elif not await self._retry(error):

@@ -20,7 +20,7 @@ from app.core.profile import ContentOptions
 from app.core.request.content import NOTE, NOTE_WARNING, string_or_parts
 from app.core.request.roles import SYSTEM, as_note, merge
 from app.core.request.tool_types import keyword_paths, mfjs, stripped
-from app.core.types import JSONMapping, JSONObject, json_object
+from app.core.types import JSONMapping, JSONObject, json_list, json_object
 from app.errors import BackendError, quote
 
 REFUSED_IMAGE = "messages[].image"
@@ -62,11 +62,11 @@ def refuses_images(error: BackendError, body: JSONMapping) -> bool:
 
 
 def holds_images(body: JSONMapping) -> bool:
-    return any(_has_image(message) for name in _TEXT_TYPES for message in _list(body.get(name)))
+    return any(_has_image(message) for name in _TEXT_TYPES for message in json_list(body.get(name)))
 
 
 def undescribed(body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
-    urls = (url for name in _TEXT_TYPES for message in _list(body.get(name)) for url in _image_urls(message))
+    urls = (url for name in _TEXT_TYPES for message in json_list(body.get(name)) for url in _image_urls(message))
     return [url for url in dict.fromkeys(urls) if url not in descriptions]
 
 
@@ -78,10 +78,6 @@ def with_notes(body: JSONObject, options: ContentOptions, descriptions: Mapping[
         if isinstance(body.get(name), list)
     }
     return {**body, **changed}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 _CONTENT = ("content", "output", "parts")  # `output`: in `function_call_output`; `parts`: Gemini
@@ -97,7 +93,7 @@ def _is_image(part: JSONMapping) -> bool:
 
 def _inner(part: JSONMapping) -> Iterator[object]:
     for name in _CONTENT:
-        yield from _list(part.get(name))
+        yield from json_list(part.get(name))
     yield part.get(_RESPONSE)
 
 
@@ -139,7 +135,7 @@ def _noted(part: Any, text_type: str | None, options: ContentOptions, texts: Map
     if _RESPONSE in part:
         result[_RESPONSE] = _noted_response(part[_RESPONSE], texts)
     for name in _CONTENT:
-        if any(map(_has_image, inner := _list(part.get(name)))):
+        if any(map(_has_image, inner := json_list(part.get(name)))):
             noted = [_noted(each, text_type, options, texts) for each in inner]
             form = options.tool_content if part.get("role") == "tool" else options.parts
             of_chat = any(isinstance(each, dict) and each.get("type") == "image_url" for each in inner)
@@ -178,23 +174,18 @@ def refuses_later_system(error: BackendError, body: JSONMapping) -> bool:
 
 
 def has_later_system(body: JSONMapping) -> bool:
-    return any(_is_system(message) for message in _messages_of(body)[1:])
+    return any(_is_system(message) for message in json_list(body.get("messages"))[1:])
 
 
 def with_system_first(body: JSONObject) -> JSONObject:
     """Merge system messages at the start; later ones become notes in the user's turn."""
-    messages = _messages_of(body)
+    messages = json_list(body.get("messages"))
     lead = list(takewhile(_is_system, messages))
     rest = [
         {**message, "role": "user", "content": as_note(message["content"])} if _is_system(message) else message
         for message in messages[len(lead) :]
     ]
     return {**body, "messages": [*([merge(lead)] if lead else []), *rest]}
-
-
-def _messages_of(body: JSONMapping) -> list[Any]:
-    messages = body.get("messages")
-    return messages if isinstance(messages, list) else []
 
 
 def _is_system(message: Any) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_objects
 from app.errors import BackendError
 
 MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
@@ -87,28 +87,29 @@ def holds(body: JSONMapping, field: str) -> bool:
     if field == REASONING_OFF:
         return bool(body.get("tools")) and "messages" in body and body.get("reasoning_effort") != "none"
     if field == READABLE:
-        return any(item.get("encrypted_content") for item in _objects(body, "input"))
-    if field.startswith(CALL):
-        calls = (call for message in _objects(body, "messages") for call in message.get("tool_calls") or ())
-        return any(field.removeprefix(CALL) in call for call in calls)
-    if field.startswith(MESSAGE):
-        return any(field.removeprefix(MESSAGE) in message for message in _objects(body, "messages"))
-    if field.startswith(ITEM):
-        return any(field.removeprefix(ITEM) in item for item in _objects(body, "input"))
+        return any(item.get("encrypted_content") for item in json_objects(body.get("input")))
     if field == STRICT:
         return any("strict" in function for function in functions(body))
-    return field in body
+    *lists, name = field.split("[].")
+    objects = [body]
+    for each in lists:
+        objects = [inner for outer in objects for inner in json_objects(outer.get(each))]
+    return any(name in each for each in objects)
+
+
+def without(value: JSONObject, field: str) -> JSONObject:
+    """Remove a field at a path such as `messages[].name`."""
+    outer, _, inner = field.partition("[].")
+    if inner:
+        return {**value, outer: [without(each, inner) for each in value[outer]]} if value.get(outer) else value
+    return {name: each for name, each in value.items() if name != field} if field in value else value
 
 
 def functions(body: JSONMapping) -> list[JSONObject]:
     """Chat nests functions in objects, Gemini in lists."""
-    tools = [tool for tool in _objects(body, "tools") if tool.get("type", "function") == "function"]
-    return [function for tool in tools for function in (_objects(tool, DECLARATIONS) or [tool.get("function", tool)])]
-
-
-def _objects(body: JSONMapping, name: str) -> list[JSONObject]:
-    value = body.get(name)
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    tools = [tool for tool in json_objects(body.get("tools")) if tool.get("type", "function") == "function"]
+    declared = [json_objects(tool.get(DECLARATIONS)) or [tool.get("function", tool)] for tool in tools]
+    return [function for each in declared for function in each]
 
 
 _NAME = re.compile(r"[A-Za-z_$][\w.$\[\]]*")
