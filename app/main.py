@@ -44,7 +44,6 @@ from app.observability.metrics import Metrics
 from app.responses import Responses
 from app.responses.background import Background
 from app.responses.encryption import ContentCipher
-from app.responses.policy.output import OutputObserver
 from app.runtime import tasks
 from app.settings import Settings
 from app.stores import ServerStore, Store
@@ -115,7 +114,7 @@ def create_app(
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
-        observers=[*observers, activity, *filter(None, (revocation, OutputObserver(policy) if policy else None))],
+        observers=[*observers, activity, *filter(None, (revocation, policy))],
         tools=tools,
     )
     responses.policy = policy

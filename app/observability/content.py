@@ -44,15 +44,12 @@ def _item(item: JSONMapping) -> JSONObject:
         response = {"type": "tool_call_response", "id": item.get("call_id"), "response": item["output"]}
         return {"role": "tool", "parts": [response]}
     if item.get("call_id"):
-        return {"role": "assistant", "parts": [_call(item["call_id"], item.get("name"), _written(item))]}
+        arguments = item.get("arguments")
+        if not isinstance(arguments, str):
+            arguments = orjson.dumps({"input": item.get("input")}).decode()
+        return {"role": "assistant", "parts": [_call(item["call_id"], item.get("name"), arguments)]}
     texts = [part.get("text") for part in item.get("content") or item.get("summary") or () if isinstance(part, dict)]
     return {"role": "assistant", "parts": [{"type": "reasoning", "content": text} for text in texts if text]}
-
-
-def _written(item: JSONMapping) -> str:
-    if isinstance(arguments := item.get("arguments"), str):
-        return arguments
-    return orjson.dumps({"input": item.get("input")}).decode()
 
 
 def _message(message: object) -> JSONObject:

@@ -108,11 +108,6 @@ class ResponseLifecycle:
             self.steps.append({"kind": kind, "start": self._since(start), "end": self._since(end), **fields})
 
     @property
-    def confirmed(self) -> bool:
-        """Whether a backend generated output: callers cannot invent the model's name."""
-        return self.seconds_to_first is not None and self.status in ("completed", "incomplete")
-
-    @property
     def seconds_per_token(self) -> float | None:
         """None with fewer than two tokens."""
         tokens = self.usage.get("output_tokens", 0)

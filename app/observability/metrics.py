@@ -11,13 +11,13 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import NamedTuple, Protocol
+from types import MappingProxyType, SimpleNamespace
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -47,7 +47,10 @@ from app.core.usage import counts_of
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import Observer, ResponseLifecycle, ToolCallRecord
-from app.stores import Change, Store, UsageRow
+from app.stores import Store, UsageRow
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # The client library's directory; read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -65,16 +68,6 @@ STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 _UNFLUSHED = 1000  # observations per flush
 
 
-class Counted(Protocol):
-    def inc(self, amount: float = 1) -> None: ...
-
-
-class Timed(Protocol):
-    def observe(self, amount: float) -> None:
-        """Add a duration in seconds."""
-        ...
-
-
 class Count:
     """
     A counter or gauge, added to the client library's series before a scrape.
@@ -84,7 +77,7 @@ class Count:
 
     __slots__ = ("_series", "_value")
 
-    def __init__(self, series: Counted) -> None:
+    def __init__(self, series: Counter | Gauge) -> None:
         self._series = series
         self._value = 0.0
 
@@ -102,7 +95,7 @@ class Times:
 
     __slots__ = ("_seconds", "_series")
 
-    def __init__(self, series: Timed) -> None:
+    def __init__(self, series: Histogram) -> None:
         self._series = series
         self._seconds: list[float] = []
 
@@ -115,6 +108,10 @@ class Times:
         seconds, self._seconds = self._seconds, []
         for each in seconds:
             self._series.observe(each)
+
+
+Counted: TypeAlias = Counter | Gauge | Count
+Timed: TypeAlias = Histogram | Times
 
 
 @dataclass(slots=True)
@@ -331,14 +328,41 @@ class Metrics(Observer):
         return registry
 
     def store(self, store: Store) -> Store:
-        return _MeasuredStore(store, self)
+        """A store with measured operations."""
+        methods = {name: self._measured(getattr(store, name), label) for name, label in _STORE_OPERATIONS.items()}
+        unmeasured = {name: getattr(store, name) for name in ("stored_bytes", "check", "aclose")}
+        return cast(Store, SimpleNamespace(**methods, **unmeasured))
 
-    def storing(self, operation: str) -> _StoreOperation:
-        return _StoreOperation(self._store, self._store_errors, operation)
+    def _measured(self, method: Callable[P, Awaitable[T]], operation: str) -> Callable[P, Awaitable[T]]:
+        async def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            began = time.perf_counter()
+            try:
+                return await method(*args, **kwargs)
+            except StoreUnavailable:
+                self._store_errors(operation).inc()
+                raise
+            finally:
+                self._store(operation).observe(time.perf_counter() - began)
+
+        return measured
 
     def _failed(self, server: tuple[str, str], error: BackendError) -> None:
         self._errors(*server, self._kinds(error.code)).inc()
 
+
+# Labels of the store's methods.
+_STORE_OPERATIONS = {
+    "put": "put",
+    "add": "put",
+    "apply": "put",
+    "get": "get",
+    "all": "all",
+    "names": "names",
+    "delete": "delete",
+    "delete_partition": "delete",
+    "delete_expired": "purge",
+    "recent": "recent",
+}
 
 # A removed server's value, since multiprocess files cannot drop series. The minimum over all processes is shown, so a
 # server remains visible while any process uses it.
@@ -351,79 +375,6 @@ class _AllProcesses(MultiProcessCollector):
             if metric.name == "antiphon_backend_up":
                 metric.samples = [sample for sample in metric.samples if sample.value != _REMOVED]
             yield metric
-
-
-class _StoreOperation:
-    """A generator context would cost twice as much."""
-
-    def __init__(self, times: Callable[..., Timed], errors: Callable[..., Counted], operation: str) -> None:
-        self._times = times
-        self._errors = errors
-        self._operation = operation
-        self._began = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, StoreUnavailable):
-            self._errors(self._operation).inc()
-        self._times(self._operation).observe(time.perf_counter() - self._began)
-
-
-class _MeasuredStore:
-    def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._store = store
-        self._measured = metrics.storing
-        self.stored_bytes = store.stored_bytes
-
-    async def put(self, partition: str, name: str, record: bytes) -> None:
-        with self._measured("put"):
-            await self._store.put(partition, name, record)
-
-    async def add(self, partition: str, name: str, record: bytes) -> bool:
-        with self._measured("put"):
-            return await self._store.add(partition, name, record)
-
-    async def apply(self, *changes: Change) -> bool:
-        with self._measured("put"):
-            return await self._store.apply(*changes)
-
-    async def get(self, partition: str, name: str) -> bytes | None:
-        with self._measured("get"):
-            return await self._store.get(partition, name)
-
-    async def all(self, partition: str) -> dict[str, bytes]:
-        with self._measured("all"):
-            return await self._store.all(partition)
-
-    async def names(self, partition: str) -> set[str]:
-        with self._measured("names"):
-            return await self._store.names(partition)
-
-    async def delete(self, partition: str, name: str) -> bool:
-        with self._measured("delete"):
-            return await self._store.delete(partition, name)
-
-    async def delete_partition(self, partition: str) -> bool:
-        with self._measured("delete"):
-            return await self._store.delete_partition(partition)
-
-    async def delete_expired(self) -> None:
-        with self._measured("purge"):
-            await self._store.delete_expired()
-
-    async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        with self._measured("recent"):
-            return await self._store.recent(owner, limit=limit, after=after)
-
-    async def check(self) -> None:
-        await self._store.check()
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
 
 
 class _Server(NamedTuple):

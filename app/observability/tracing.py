@@ -104,37 +104,15 @@ def conversation_attribute() -> dict[str, str]:
 
 
 @contextmanager
-def round_span(tracer: Tracer, record: RoundRecord) -> Iterator[None]:
+def _parent(started: Span | None, end: Callable[[Span], object]) -> Iterator[None]:
     """The span is the parent of all spans within this context."""
-    span = _begin_round(tracer, record) or INVALID_SPAN
+    span = started or INVALID_SPAN
     token = attach(set_span_in_context(span))
     try:
         yield
     finally:
         detach(token)
-        _end_round(span, record)
-
-
-@harmless
-def _begin_round(tracer: Tracer, record: RoundRecord) -> Span:
-    attributes: dict[str, str | int] = {
-        "antiphon.round": record.number,
-        "gen_ai.request.model": str(record.response["model"]),
-        "gen_ai.response.id": str(record.response["id"]),
-        **conversation_attribute(),
-    }
-    return tracer.start_span(f"round {record.number}", kind=SpanKind.INTERNAL, attributes=attributes)
-
-
-@harmless
-def _end_round(span: Span, record: RoundRecord) -> None:
-    span.set_attribute("antiphon.tool_calls", record.calls)
-    if usage := record.usage:
-        span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])
-        span.set_attribute("gen_ai.usage.output_tokens", usage["output_tokens"])
-    if record.status not in ("completed", "incomplete"):
-        mark_failed(span, record.status)
-    span.end()
+        end(span)
 
 
 FLUSH_TIMEOUT = 5.0  # seconds for pending data at shutdown
@@ -225,18 +203,30 @@ class Tracing(Observer):
             self._per_token.record(each, attributes)
 
     def round(self, record: RoundRecord) -> AbstractContextManager[None]:
-        return round_span(self.tracer, record)
+        return _parent(self._begin_round(record), functools.partial(self._end_round, record))
 
-    @contextmanager
-    def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
-        """The span is the parent of all spans within this context."""
-        span = self._begin_tool(call) or INVALID_SPAN
-        token = attach(set_span_in_context(span))
-        try:
-            yield
-        finally:
-            detach(token)
-            self._end_tool(call, span)
+    def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
+        return _parent(self._begin_tool(call), functools.partial(self._end_tool, call))
+
+    @harmless
+    def _begin_round(self, record: RoundRecord) -> Span:
+        attributes: dict[str, str | int] = {
+            "antiphon.round": record.number,
+            "gen_ai.request.model": str(record.response["model"]),
+            "gen_ai.response.id": str(record.response["id"]),
+            **conversation_attribute(),
+        }
+        return self.tracer.start_span(f"round {record.number}", kind=SpanKind.INTERNAL, attributes=attributes)
+
+    @harmless
+    def _end_round(self, record: RoundRecord, span: Span) -> None:
+        span.set_attribute("antiphon.tool_calls", record.calls)
+        if usage := record.usage:
+            span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])
+            span.set_attribute("gen_ai.usage.output_tokens", usage["output_tokens"])
+        if record.status not in ("completed", "incomplete"):
+            mark_failed(span, record.status)
+        span.end()
 
     @harmless
     def _begin_tool(self, call: ToolCallRecord) -> Span:

@@ -122,9 +122,10 @@ class Responses:
         all_observers = [*self.observers, *observers]
         if request.store and (reserved := await self.quota.reserve(caller.access, caller.owner, request.body_bytes)):
             all_observers.append(reserved)
+        over_http: Delivery = "background" if request.background else "sse" if request.stream else "json"
         lifecycle = ResponseLifecycle(
             preparation.response,
-            delivery or _http_delivery(request),
+            delivery or over_http,
             all_observers,
             account,
             attempts=preparation.attempts,
@@ -212,7 +213,3 @@ class Responses:
     def preparation(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Preparation:
         response = new_response(request, new_id("resp", context.key), int(time.time()), model)
         return Preparation(request, caller, context, response, self.backend, self.options, self._cipher)
-
-
-def _http_delivery(request: CreateResponse) -> Delivery:
-    return "background" if request.background else "sse" if request.stream else "json"

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from app.core.stream.event_batch import DeltaEvents, EventBatch
+from app.core.stream.event_batch import EventBatch
 
 
 class EventWriter(Protocol):
@@ -41,10 +41,6 @@ _MOST_UNSENT = 1024 * 1024  # characters of deltas
 _FRAME = 200  # characters per delta event, without its text
 
 
-def _weight(run: DeltaEvents) -> int:
-    return sum(map(len, run[2])) + _FRAME * len(run[2])
-
-
 class Outbox:
     """
     A buffer between a run and the sending task; it combines unsent events, and pauses above `_MOST_UNSENT` characters
@@ -63,7 +59,9 @@ class Outbox:
             self._batches[-1].add(events)
         else:
             self._batches.append(events)
-        self._size += sum(_weight(entry) for entry in events if isinstance(entry, tuple))
+        for entry in events:
+            if isinstance(entry, tuple):
+                self._size += sum(map(len, entry[2])) + _FRAME * len(entry[2])
         self.paused = self._size > _MOST_UNSENT
         self._arrived.set()
 

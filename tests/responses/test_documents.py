@@ -109,7 +109,7 @@ async def test_pdf_that_cannot_be_read_is_refused_with_its_field(content: bytes,
 
 
 async def test_pdf_that_takes_too_long_is_refused() -> None:
-    assert await PdfTexts(timeout=0).read(pdf("Fine."), "ada") == {"error": "The PDF takes too long to read."}
+    assert await PdfTexts(timeout=0).read(part(pdf("Fine.")), "ada") == {"error": "The PDF takes too long to read."}
 
 
 async def test_pdf_for_a_backend_with_files_is_sent_itself() -> None:

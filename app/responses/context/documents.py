@@ -35,21 +35,26 @@ class PdfTexts:
         pdfs = list(filter(is_pdf, _files(context.items)))
         if not pdfs:
             return context
-        parts = await asyncio.gather(*(self._part(pdf, owner) for pdf in pdfs))
-        read = dict(zip(map(id, pdfs), parts, strict=True))
-        return replace(context, items=[_replaced(item, read) for item in context.items])
+        results = await asyncio.gather(*(self.read(pdf, owner) for pdf in pdfs))
+        read: dict[int, Part] = {}
+        for pdf, result in zip(pdfs, results, strict=True):
+            text = {PDF_TEXT: result["text"]} if "text" in result else {PDF_ERROR: result["error"]}
+            read[id(pdf)] = cast(Part, {**pdf, **text})
+        items = []
+        for item in context.items:
+            fields = {field: parts for field in _FIELDS if isinstance(parts := item.get(field), list)}
+            changed = {field: [read.get(id(part), part) for part in parts] for field, parts in fields.items()}
+            items.append(with_fields(item, changed))
+        return replace(context, items=items)
 
-    async def _part(self, part: Part, owner: str) -> Part:
-        data = file_bytes(part)
-        if data is None:
-            return {**part, PDF_ERROR: "The PDF is neither base64 nor a data URL."}
-        result = await self.read(data, owner) if find_spec("pypdf") else {"error": _NO_READER}
-        return {**part, PDF_TEXT: result["text"]} if "text" in result else {**part, PDF_ERROR: result["error"]}
-
-    async def read(self, pdf: bytes, owner: str) -> dict[str, str]:
+    async def read(self, pdf: Part, owner: str) -> dict[str, str]:
         """A PDF's `text`, or an `error` for the caller."""
+        if (data := file_bytes(pdf)) is None:
+            return {"error": "The PDF is neither base64 nor a data URL."}
+        if not find_spec("pypdf"):
+            return {"error": _NO_READER}
         try:
-            return await self._readers.run(owner, read_pdf, pdf)
+            return await self._readers.run(owner, read_pdf, data)
         except CallTookTooLong:
             return {"error": "The PDF takes too long to read."}
         except CallDied:
@@ -63,9 +68,3 @@ def _files(items: Sequence[Item]) -> Iterator[Part]:
             for part in parts if isinstance(parts, list) else ():
                 if isinstance(part, dict) and part.get("type") == "input_file":
                     yield cast(Part, part)
-
-
-def _replaced(item: Item, read: dict[int, Part]) -> Item:
-    fields = {field: parts for field in _FIELDS if isinstance(parts := item.get(field), list)}
-    changed = {field: [read.get(id(part), part) for part in parts] for field, parts in fields.items()}
-    return with_fields(item, changed)

@@ -23,6 +23,7 @@ from app.core.history.context import RequestContext
 from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Item
 from app.errors import APIError, InvalidRequest
+from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.runtime.outbound import send_request
 from app.runtime.tasks import end
 from app.tools import HostedFunction, Outcome
@@ -64,7 +65,7 @@ class PolicyUnavailable(APIError):
         super().__init__("This server's policy service is unavailable. Try again.", retry_after=1)
 
 
-class PolicyHooks:
+class PolicyHooks(Observer):
     def __init__(
         self,
         urls: Mapping[Direction, str],
@@ -105,10 +106,12 @@ class PolicyHooks:
         self._observe(body)
         return ALLOWED
 
-    def observe_output(self, model: str, key: str, items: Sequence[object]) -> None:
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """In `observe` mode, log the decision about a finished response's output."""
-        if self.reviews("output") and not self.blocks:
-            self._observe({"direction": "output", "model": model, "key": key, "items": items})
+        items = [*lifecycle.response["output"]]
+        if items and self.reviews("output") and not self.blocks:
+            model = str(lifecycle.response["model"])
+            self._observe({"direction": "output", "model": model, "key": lifecycle.key, "items": items})
 
     async def check(self, direction: Direction) -> Action:
         """Test the service with a greeting; raises `ValueError` with the reason."""
@@ -207,7 +210,8 @@ class InputReview:
         """
         items: list[Any] = [*context.items[len(context.items) - context.added :]]
         if request.instructions:
-            items.insert(0, _instructions(request.instructions))
+            content = [{"type": "input_text", "text": request.instructions}]
+            items.insert(0, {"type": "message", "id": INSTRUCTIONS_ID, "role": "system", "content": content})
         others = request.model_dump(exclude=_NOT_SENT, exclude_unset=True, by_alias=True, serialize_as_any=True)
         decision = await self._decide(items, request={**others, **(request.model_extra or {})})
         if decision.action == "refuse":
@@ -257,11 +261,6 @@ class InputReview:
         """The refusal of a hosted tool's items, or None."""
         decision = await self._decide(items)
         return None if decision.action == "allow" else decision.message
-
-
-def _instructions(text: str) -> Mapping[str, object]:
-    content = [{"type": "input_text", "text": text}]
-    return {"type": "message", "id": INSTRUCTIONS_ID, "role": "system", "content": content}
 
 
 def _replaced(request: CreateResponse, items: Sequence[Any], context: RequestContext) -> CreateResponse:

@@ -14,7 +14,6 @@ from app.core.types import JSONObject, Usage, with_fields
 from app.core.types.request import TERMINAL, Item
 from app.core.usage import usage_of
 from app.errors import APIError
-from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.responses.delivery import NO_DELIVERY, EventWriter
 from app.responses.generate import Generation, abort_response
 from app.responses.policy import PolicyHooks, PolicyUnavailable
@@ -82,7 +81,10 @@ class ReviewedGeneration(Generation):
             self._end()
         except _Refused as refusal:
             await cancel(inner)
-            self._refuse(str(refusal))
+            usage = self._stopped_usage()
+            self.builder.refusal(str(refusal))
+            self.builder.incomplete("content_filter")
+            self.builder.response["usage"] = usage
         finally:
             await cancel(inner)
             self._delivery = NO_DELIVERY
@@ -150,7 +152,12 @@ class ReviewedGeneration(Generation):
     def _replacement(self, original: Item, fields: JSONObject, *, first: bool) -> Item:
         """A message, or an item of the original type. Raises `PolicyUnavailable`."""
         if fields["type"] == "message":
-            content = [_part(part) for part in _parts(fields.get("content"))]
+            content = fields.get("content")
+            if isinstance(content, str):
+                content = [{"type": "output_text", "text": content}]
+            if not isinstance(content, list):
+                raise PolicyUnavailable
+            content = [_part(part) for part in content]
             item_id = original["id"] if first and original["type"] == "message" else self.builder.new_id("msg")
             message = {"id": item_id, "role": "assistant", "status": "completed", "content": content}
             return with_fields({"type": "message"}, message)
@@ -173,24 +180,10 @@ class ReviewedGeneration(Generation):
         builder.stop_sequence = inner.stop_sequence
         builder.response.update({name: value for name, value in inner.response.items() if name not in _OWN})  # type: ignore[typeddict-item]
 
-    def _refuse(self, message: str) -> None:
-        usage = self._stopped_usage()
-        self.builder.refusal(message)
-        self.builder.incomplete("content_filter")
-        self.builder.response["usage"] = usage
-
     def _stopped_usage(self) -> Usage:
         if self._inner.builder.response["status"] not in TERMINAL:
             self._inner.abort(None)
         return self._inner.builder.response["usage"] or usage_of(None, {}, [])
-
-
-def _parts(content: object) -> list[Any]:
-    if isinstance(content, str):
-        return [{"type": "output_text", "text": content}]
-    if not isinstance(content, list):
-        raise PolicyUnavailable
-    return content
 
 
 def _part(part: object) -> JSONObject:
@@ -200,12 +193,3 @@ def _part(part: object) -> JSONObject:
     if isinstance(part, dict) and part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
         return {"type": "refusal", "refusal": part["refusal"]}
     raise PolicyUnavailable
-
-
-class OutputObserver(Observer):
-    def __init__(self, hooks: PolicyHooks) -> None:
-        self._hooks = hooks
-
-    def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        if items := [*lifecycle.response["output"]]:
-            self._hooks.observe_output(str(lifecycle.response["model"]), lifecycle.key, items)
