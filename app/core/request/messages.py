@@ -126,8 +126,8 @@ class ConversationReader:
         for position, item in enumerate(self.items):
             if (type_ := item["type"]) in _ITEMS:
                 getattr(self, type_)(position, item)
-            elif ":" not in type_ and type_ not in _SILENT:  # extension items are ignored without a warning
-                self.warnings.add(f"Items of unknown type {quote(type_)} were ignored.")
+            else:
+                self.other(position, item)
         self.close()
         messages: list[Message] = []
         for entry in self.read:
@@ -138,6 +138,11 @@ class ConversationReader:
         return messages
 
     # Items.
+
+    def other(self, position: int, item: Item) -> None:
+        type_ = item["type"]
+        if ":" not in type_ and type_ not in _SILENT:  # extension items are ignored without a warning
+            self.warnings.add(f"Items of unknown type {quote(type_)} were ignored.")
 
     def message(self, position: int, item: Item) -> None:
         role, content = item["role"], item.get("content")
@@ -206,7 +211,11 @@ class ConversationReader:
         if call is None or call in self.paired.late:
             if introduction := self.paired.introduction(position, self.warnings):
                 self.output_as_message(position, introduction)
-        elif (turn := self.open) and turn.calls and turn.calls[0] <= call < position:
+        else:
+            self.answered(call, position)
+
+    def answered(self, call: int, output: int) -> None:
+        if (turn := self.open) and turn.calls and turn.calls[0] <= call < output:
             turn.waiting -= 1
             if not turn.waiting:
                 self.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.backends.apis.responses.items import input_items, is_in_namespace, native_name, stays_native
+from app.backends.apis.responses.items import ResponsesConversation, is_in_namespace, native_name, stays_native
 from app.core.profile import Profile, RequestOptions
 from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_request, reject_unknown_fields, warn_dropped_fields
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
@@ -82,7 +82,7 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
     choice, native_choice = tool_choice(state, tools, native)
     stays = stays_native(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
-    sent = input_items(state, tools, read, positions)
+    sent = ResponsesConversation(read, state, tools, positions, stays).messages()
     text_format, instruction = response_format(state)
     if choice.request:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})
