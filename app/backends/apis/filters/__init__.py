@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum, auto
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
-from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser, overlap
-from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
+from app.backends.apis.filters.text_tool_calls import TextToolCallParser, overlap
+from app.core.profile import Profile, ThinkTagOptions
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.types import JSONMapping, json_list
 from app.core.types.deltas import (
@@ -39,8 +38,8 @@ def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
     found: list[Filter] = []
     if options.cumulative:
         found.append(CumulativeDeltaFilter([*options.cumulative]))
-    if options.think_tags != "off":
-        found.append(ThinkTagFilter(_tags(options)))
+    if (tags := options.think_tags) != "off":
+        found.append(ThinkTagFilter(tags if isinstance(tags, ThinkTagOptions) else ThinkTagOptions(mode=tags)))
     if options.whitespace_only_content == "drop":
         found.append(BlankTextFilter())
     if options.reasoning_only_as_message:
@@ -130,13 +129,6 @@ def _split(thought: str, text: str, delta: TextDelta | None = None) -> list[Delt
 Parts: TypeAlias = tuple[str, str]  # reasoning, and the text after it
 
 
-class _State(Enum):
-    UNDECIDED = auto()  # only white space or the start of a tag
-    INSIDE = auto()
-    OUTSIDE = auto()  # after a closing tag, or without tags
-    REPEATED = auto()  # after reasoning in a separate field, which the text may repeat
-
-
 class Splitter:
     """
     Separates reasoning between tags, for example `<think>`, at the start of a text fed in pieces.
@@ -149,45 +141,44 @@ class Splitter:
         self._open, self._close, self._implicit = opening, closing, implicit
         self._held = ""  # possibly the start of a tag
         self._structured: list[str] = []
-        self._state = _State.UNDECIDED
+        # undecided: only white space or the start of a tag so far; outside: after a closing tag, or without tags;
+        # repeated: after reasoning in a separate field, which the text may repeat.
+        self._state: Literal["undecided", "inside", "outside", "repeated"] = "undecided"
 
     def feed(self, text: str) -> Parts:
         text, self._held = self._held + text, ""
-        return _STEPS[self._state](self, text) if text else ("", "")
+        if self._state == "repeated":
+            return self._repeated(text)
+        if self._state == "undecided":
+            bare = text.lstrip()
+            if bare.startswith(self._open):
+                self._state, text = "inside", bare[len(self._open) :]
+            elif self._open.startswith(bare):
+                self._held = text
+                return "", ""
+            else:
+                self._state = "inside" if self._implicit else "outside"
+        return self._inside(text) if self._state == "inside" else ("", text)
 
     def structured(self, thought: str) -> None:
         self._structured.append(thought)
-        if self._state is _State.UNDECIDED:
-            self._state = _State.REPEATED
+        if self._state == "undecided":
+            self._state = "repeated"
 
     def flush(self) -> Parts:
         held, self._held = self._held, ""
-        inside = self._state is _State.INSIDE or (self._implicit and self._state is _State.UNDECIDED)
-        self._state = _State.INSIDE if inside else _State.OUTSIDE
+        inside = self._state == "inside" or (self._implicit and self._state == "undecided")
+        self._state = "inside" if inside else "outside"
         return (held, "") if inside else ("", held)
-
-    def _undecided(self, text: str) -> Parts:
-        bare = text.lstrip()
-        if bare.startswith(self._open):
-            self._state = _State.INSIDE
-            return self._inside(bare[len(self._open) :])
-        if self._open.startswith(bare):
-            self._held = text
-            return "", ""
-        self._state = _State.INSIDE if self._implicit else _State.OUTSIDE
-        return _STEPS[self._state](self, text)
 
     def _inside(self, text: str) -> Parts:
         thought, tag, rest = text.partition(self._close)
         if tag:
-            self._state = _State.OUTSIDE
+            self._state = "outside"
             return thought, rest
         certain = len(text) - overlap(text, self._close)
         self._held = text[certain:]
         return text[:certain], ""
-
-    def _outside(self, text: str) -> Parts:
-        return "", text
 
     def _repeated(self, text: str) -> Parts:
         bare = text.lstrip()
@@ -197,26 +188,15 @@ class Splitter:
         thought, tag, rest = bare.removeprefix(self._open).partition(self._close)
         if not tag:
             thought = thought[: len(thought) - overlap(thought, self._close)]
-        if not bare.startswith(self._open) or not self._structured_text().startswith(thought.strip()):
-            self._state = _State.OUTSIDE
+        self._structured = ["".join(self._structured)]
+        if not bare.startswith(self._open) or not self._structured[0].strip().startswith(thought.strip()):
+            self._state = "outside"
             return "", text
         if not tag:
             self._held = text
             return "", ""
-        self._state = _State.OUTSIDE
+        self._state = "outside"
         return "", rest
-
-    def _structured_text(self) -> str:
-        self._structured = ["".join(self._structured)]
-        return self._structured[0].strip()
-
-
-_STEPS = {
-    _State.UNDECIDED: Splitter._undecided,
-    _State.INSIDE: Splitter._inside,
-    _State.OUTSIDE: Splitter._outside,
-    _State.REPEATED: Splitter._repeated,
-}
 
 
 class TextToolCallFilter(Filter):
@@ -226,7 +206,7 @@ class TextToolCallFilter(Filter):
         self._parser = TextToolCallParser(dict(_declared(request.get("tools"))))
 
     def end(self) -> list[Delta]:
-        return [*map(_delta, self._parser.end())]
+        return self._parser.end()
 
     def _change(self, delta: Delta) -> list[Delta]:
         if isinstance(delta, ToolCallDelta):  # the server parses calls itself
@@ -235,8 +215,10 @@ class TextToolCallFilter(Filter):
             return [delta]
         changed: list[Delta] = []
         for text in delta.texts:
-            pieces = self._parser.feed(text)
-            changed += [TextDelta([text], delta.logprobs)] if pieces == [text] else map(_delta, pieces)
+            parsed = self._parser.feed(text)
+            if delta.logprobs and parsed == [TextDelta([text])]:
+                parsed = [TextDelta([text], delta.logprobs)]
+            changed += parsed
         return changed
 
 
@@ -247,14 +229,6 @@ def _declared(tools: object) -> Iterator[tuple[str, JSONMapping]]:
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
             parameters = function.get("parameters", function.get("input_schema"))
             yield name, parameters if isinstance(parameters, Mapping) else {}
-
-
-def _delta(piece: Piece) -> Delta:
-    if isinstance(piece, TextReasoning):
-        return ReasoningDelta([piece.text])
-    if isinstance(piece, TextToolCall):
-        return ToolCallDelta(None, piece.id, piece.name, [str(piece.arguments)])
-    return TextDelta([piece])
 
 
 class BlankTextFilter(Filter):
@@ -305,10 +279,3 @@ class ReasoningAsMessageFilter(Filter):
         ):
             self._reasoning = None
         return [delta]
-
-
-def _tags(options: ResponseOptions) -> ThinkTagOptions:
-    tags = options.think_tags
-    if isinstance(tags, ThinkTagOptions):
-        return tags
-    return ThinkTagOptions(mode="implicit_open" if tags == "implicit_open" else "auto")

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from app.core.bounded_json import loads
-from app.core.types import JSONMapping
+from app.core.types import JSONMapping, json_object
+from app.core.types.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 
 Schema: TypeAlias = JSONMapping
 
@@ -24,11 +25,9 @@ class TextToolCall(NamedTuple):
     id: str | None = None
 
 
-class TextReasoning(NamedTuple):
-    text: str
+_NO_TEXT = TextDelta([""])
 
-
-Piece: TypeAlias = str | TextReasoning | TextToolCall
+Piece: TypeAlias = str | ReasoningDelta | TextToolCall
 
 
 class TextToolCallParser:
@@ -42,26 +41,31 @@ class TextToolCallParser:
         self._blanks = ""  # dropped with the delimiter
         self._after_call = False
 
-    def feed(self, text: str) -> list[Piece]:
-        pieces: list[Piece] = []
+    def feed(self, text: str) -> list[Delta]:
+        deltas: list[Delta] = []
         text, self._held = self._held + text, ""
         while text:
-            text = self._inside(text, self._delimiter, pieces) if self._delimiter else self._outside(text, pieces)
-        return pieces
+            text = self._inside(text, self._delimiter, deltas) if self._delimiter else self._outside(text, deltas)
+        return deltas
 
-    def end(self) -> list[Piece]:
-        pieces: list[Piece] = []
+    def end(self) -> list[Delta]:
+        deltas: list[Delta] = []
         held, self._held = self._held, ""
         if self._delimiter:
-            self._end_delimiter(self._delimiter, held, "", pieces)  # servers may omit the last delimiter
+            self._end_delimiter(self._delimiter, held, "", deltas)  # servers may omit the last delimiter
         elif held and not (self._after_call and held.isspace()):
-            pieces.append(held)
-        return pieces
+            deltas.append(TextDelta([held]))
+        return deltas
 
-    def _outside(self, text: str, pieces: list[Piece]) -> str:
+    def _outside(self, text: str, deltas: list[Delta]) -> str:
         match = _OPEN.search(text)
-        before = text[: match.start()] if match else text[: _certain(text)]
-        if match is None:
+        if match:
+            before = text[: match.start()]
+        else:
+            end = text[-_LONGEST:]
+            possible = any(character in end for character in _FIRST)
+            held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
+            before = text[: len(text) - held].rstrip()
             self._held = text[len(before) :]
         if self._after_call and not before.isspace():
             before = before.lstrip()
@@ -69,60 +73,49 @@ class TextToolCallParser:
             before, self._blanks = before.rstrip(), before[len(before.rstrip()) :]
         if before:
             self._after_call = False
-            pieces.append(before)
+            deltas.append(TextDelta([before]))
         if match is None:
             return ""
         self._delimiter = _DELIMITERS.get(match[0])
         return text[match.end() :]
 
-    def _inside(self, text: str, delimiter: _Delimiter, pieces: list[Piece]) -> str:
+    def _inside(self, text: str, delimiter: _Delimiter, deltas: list[Delta]) -> str:
         before, close, rest = text.partition(delimiter.close) if delimiter.close else (text, "", "")
         if close:
-            self._end_delimiter(delimiter, before, close, pieces)
+            self._end_delimiter(delimiter, before, close, deltas)
             return rest
         certain = len(text) - overlap(text, delimiter.close)
         self._body.append(text[:certain])
         self._held = text[certain:]
         return ""
 
-    def _end_delimiter(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
+    def _end_delimiter(self, delimiter: _Delimiter, last: str, close: str, deltas: list[Delta]) -> None:
         body = "".join([*self._body, last])
         self._delimiter, self._body = None, []
-        parsed = [self._validated(piece) for piece in delimiter.read(body)]
-        if parsed and None not in parsed:
-            pieces += [piece for piece in parsed if piece]
-            self._after_call = True
-        else:
-            pieces.append(self._blanks + delimiter.open + body + close)
-            self._after_call = False
+        try:
+            parsed = [self._delta(piece) for piece in delimiter.read(body)]
+        except ValueError:
+            parsed = []
+        self._after_call = bool(parsed)
+        unparsed = TextDelta([self._blanks + delimiter.open + body + close])
+        deltas += [delta for delta in parsed or [unparsed] if delta != _NO_TEXT]
 
-    def _validated(self, piece: Piece) -> Piece | None:
-        """None if the function is unknown or the arguments are invalid."""
-        if not isinstance(piece, TextToolCall):
+    def _delta(self, piece: Piece) -> Delta:
+        """Raises `ValueError` for an unknown function or invalid arguments."""
+        if isinstance(piece, ReasoningDelta):
             return piece
+        if isinstance(piece, str):
+            return TextDelta([piece])
         if piece.name not in self._functions:
-            return None
-        if isinstance(piece.arguments, str):
-            return piece if _is_object(piece.arguments) else None
-        properties = self._functions[piece.name].get("properties")
-        schemas = properties if isinstance(properties, dict) else {}
-        values = {name: _value(text, schemas.get(name)) for name, text in piece.arguments.items()}
-        return piece._replace(arguments=json.dumps(values, ensure_ascii=False))
-
-
-def _certain(text: str) -> int:
-    """Length before a possible delimiter and its preceding white space."""
-    end = text[-_LONGEST:]
-    possible = any(character in end for character in _FIRST)
-    held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
-    return len(text[: len(text) - held].rstrip())
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(loads(text), dict)
-    except ValueError:
-        return False
+            raise ValueError
+        arguments = piece.arguments
+        if isinstance(arguments, dict):
+            schemas = json_object(self._functions[piece.name].get("properties"))
+            values = {name: _value(text, schemas.get(name)) for name, text in arguments.items()}
+            arguments = json.dumps(values, ensure_ascii=False)
+        elif not isinstance(loads(arguments), dict):
+            raise ValueError
+        return ToolCallDelta(None, piece.id, piece.name, [arguments])
 
 
 def _value(text: str, schema: object) -> object:
@@ -134,7 +127,7 @@ def _value(text: str, schema: object) -> object:
         return text
 
 
-# The parsers yield nothing if the text is invalid.
+# The parsers yield nothing or raise `ValueError` if the text is invalid.
 
 
 def _json(body: str) -> Iterator[Piece]:
@@ -146,15 +139,12 @@ def _json(body: str) -> Iterator[Piece]:
             value, at = decoder.raw_decode(body, at)
             values += value if isinstance(value, list) else [value]
             at += len(body[at:]) - len(body[at:].lstrip(" \t\r\n;,"))
-    except (ValueError, RecursionError):
-        return
-    yield from map(_from_object, values)
-
-
-def _from_object(value: object) -> TextToolCall:
-    call = value if isinstance(value, dict) else {}
-    arguments: Any = next((call[name] for name in ("arguments", "parameters") if name in call), {})
-    return TextToolCall(str(call.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
+    except RecursionError as error:
+        raise ValueError from error
+    for call in map(json_object, values):
+        arguments: Any = next((call[name] for name in ("arguments", "parameters") if name in call), {})
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        yield TextToolCall(str(call.get("name")), written)
 
 
 _FUNCTION = re.compile(r"\s*(?:<function=)?([\w.-]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
@@ -288,10 +278,7 @@ def _gemma(body: str) -> Iterator[Piece]:
         return
     runs = match[2].split(_QUOTE)  # every second run is a string
     arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
-    try:
-        yield TextToolCall(match[1], json.dumps(loads(arguments), ensure_ascii=False))
-    except ValueError:
-        return
+    yield TextToolCall(match[1], json.dumps(loads(arguments), ensure_ascii=False))
 
 
 _RECIPIENT = re.compile(r"[^<]*\bto=functions\.([\w-]+)")
@@ -306,7 +293,7 @@ def _commentary(body: str) -> Iterator[Piece]:
 
 
 def _thought(body: str) -> Iterator[Piece]:
-    yield TextReasoning(body)
+    yield ReasoningDelta([body])
 
 
 def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser
+from app.backends.apis.filters.text_tool_calls import TextToolCallParser
+from app.core.types.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 
 FUNCTIONS: dict[str, Any] = {
     "get_weather": {
@@ -21,15 +22,20 @@ FUNCTIONS: dict[str, Any] = {
 PARIS, ROME = '{"city": "Paris"}', '{"city": "Rome"}'
 
 
-def find(*texts: str) -> list[Piece]:
-    """Return the pieces found in a streamed text, with neighbouring texts joined."""
+def call(name: str, arguments: str, call_id: str | None = None) -> ToolCallDelta:
+    return ToolCallDelta(None, call_id, name, [arguments])
+
+
+def find(*texts: str) -> list[str | Delta]:
+    """Return the deltas found in a streamed text, with neighbouring texts joined."""
     finder = TextToolCallParser(FUNCTIONS)
-    found: list[Piece] = []
-    for piece in [one for text in texts for one in finder.feed(text)] + finder.end():
-        if found and isinstance(piece, str) and isinstance(found[-1], str):
-            found[-1] += piece
+    found: list[str | Delta] = []
+    for delta in [one for text in texts for one in finder.feed(text)] + finder.end():
+        written = "".join(delta.texts) if isinstance(delta, TextDelta) else delta
+        if found and isinstance(written, str) and isinstance(found[-1], str):
+            found[-1] += written
         else:
-            found.append(piece)
+            found.append(written)
     return found
 
 
@@ -52,62 +58,62 @@ def xtml(name: str, body: str, attributes: str = "") -> str:
     return f"<|open|>{name}{attributes}<|sep|>{body}<|close|>{name}<|sep|>"
 
 
-CALLS: dict[str, tuple[str, list[Piece]]] = {
+CALLS: dict[str, tuple[str, list[str | Delta]]] = {
     "Hermes, Qwen": (
         f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>',
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "two of them, behind text": (
         f'Let me look.\n\n<tool_call>{{"name": "get_weather", "arguments": {PARIS}}}</tool_call>\n'
         '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>\n',
-        ["Let me look.", TextToolCall("get_weather", PARIS), TextToolCall("get_time", "{}")],
+        ["Let me look.", call("get_weather", PARIS), call("get_time", "{}")],
     ),
     "DeepSeek V3.2": (
         'Let me look.\n\n<|DSML|function_calls>\n<|DSML|invoke name="get_weather">\n'
         '<|DSML|parameter name="city" string="true">12</|DSML|parameter>\n'
         '<|DSML|parameter name="days" string="false">2</|DSML|parameter>\n</|DSML|invoke>\n'
         '<|DSML|invoke name="get_time">\n</|DSML|invoke>\n</|DSML|function_calls>'.replace("|", "\uff5c"),
-        ["Let me look.", TextToolCall("get_weather", '{"city": "12", "days": 2}'), TextToolCall("get_time", "{}")],
+        ["Let me look.", call("get_weather", '{"city": "12", "days": 2}'), call("get_time", "{}")],
     ),
     "DeepSeek V4": (
         '<|DSML|tool_calls><|DSML|invoke name="get_weather"><|DSML|parameter name="city">Paris</|DSML|parameter>'
         "</|DSML|invoke></|DSML|tool_calls>".replace("|", "\uff5c"),
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "MiniMax M2": (
         '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
         '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n</minimax:tool_call>',
-        [TextToolCall("get_weather", '{"city": "Paris", "days": 2}'), TextToolCall("get_time", "{}")],
+        [call("get_weather", '{"city": "Paris", "days": 2}'), call("get_time", "{}")],
     ),
     "MiniMax M3": (
         'Look.\n@<tool_call>\n@<invoke name="get_weather">@<city>Paris@</city>@<zip>75001@</zip>@</invoke>\n'
         "@</tool_call>".replace("@", "]<]minimax[>["),
-        ["Look.", TextToolCall("get_weather", '{"city": "Paris", "zip": "75001"}')],
+        ["Look.", call("get_weather", '{"city": "Paris", "zip": "75001"}')],
     ),
     "Gemma 4": (
         '<|channel>thought\nThe weather.\n<channel|><|tool_call>call:get_weather{city:<|"|>Pa{r,is: "x"<|"|>,days:2}'
         "<tool_call|><|tool_call>call:get_time{}<tool_call|>",
         [
-            TextReasoning("The weather.\n"),
-            TextToolCall("get_weather", '{"city": "Pa{r,is: \\"x\\"", "days": 2}'),
-            TextToolCall("get_time", "{}"),
+            ReasoningDelta(["The weather.\n"]),
+            call("get_weather", '{"city": "Pa{r,is: \\"x\\"", "days": 2}'),
+            call("get_time", "{}"),
         ],
     ),
     "Gemma 4, with quotation marks": (
         '<|tool_call>call:get_weather{city:"Paris"}<tool_call|>',
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "Seed": (
         "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>",
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "Nemotron": (
         f'<TOOLCALL>[{{"name": "get_weather", "arguments": {PARIS}}}]</TOOLCALL>',
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "Kimi K2, another of its marks": (
         f"<|tool_call_section_begin|>{KIMI.format('get_weather', 0, PARIS)}<|tool_call_section_end|>",
-        [TextToolCall("get_weather", PARIS, "functions.get_weather:0")],
+        [call("get_weather", PARIS, "functions.get_weather:0")],
     ),
     "Kimi K3": (
         xtml("think", "Look first.")
@@ -125,76 +131,76 @@ CALLS: dict[str, tuple[str, list[Piece]]] = {
         )
         + "<|close|>message<|sep|><|end_of_msg|>",
         [
-            TextReasoning("Look first."),
+            ReasoningDelta(["Look first."]),
             "Let me look.",
-            TextToolCall("get_weather", '{"city": "A & B", "days": 3}'),
-            TextToolCall("get_time", "{}"),
-            TextToolCall("get_weather", PARIS),
+            call("get_weather", '{"city": "A & B", "days": 3}'),
+            call("get_time", "{}"),
+            call("get_weather", PARIS),
         ],
     ),
     "text behind it": (
         '<tool_call>{"name": "get_time"}</tool_call>\n\nThat is it. ',
-        [TextToolCall("get_time", "{}"), "That is it. "],
+        [call("get_time", "{}"), "That is it. "],
     ),
     "the last mark is missing: servers stop there": (
         f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n',
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "arguments in a string": (
         '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}</tool_call>',
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "Qwen3-Coder: the schema tells what the texts mean": (
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis,\nTexas\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
         "<parameter=zip>\n75460\n</parameter>\n</function>\n</tool_call>",
-        [TextToolCall("get_weather", '{"city": "Paris,\\nTexas", "days": 3, "zip": "75460"}')],
+        [call("get_weather", '{"city": "Paris,\\nTexas", "days": 3, "zip": "75460"}')],
     ),
     "Qwen3-Coder, nothing around it": (
         "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>",
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
-    "Llama 3": (f"<function=get_weather>{PARIS}</function>", [TextToolCall("get_weather", PARIS)]),
+    "Llama 3": (f"<function=get_weather>{PARIS}</function>", [call("get_weather", PARIS)]),
     "Llama 3, built in": (
         f'<|python_tag|>{{"name": "get_weather", "parameters": {PARIS}}}; {{"name": "get_time", "parameters": {{}}}}',
-        [TextToolCall("get_weather", PARIS), TextToolCall("get_time", "{}")],
+        [call("get_weather", PARIS), call("get_time", "{}")],
     ),
     "Mistral": (
         f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {PARIS}}}, {{"name": "get_time", "arguments": {{}}}}]',
-        [TextToolCall("get_weather", PARIS), TextToolCall("get_time", "{}")],
+        [call("get_weather", PARIS), call("get_time", "{}")],
     ),
     "Mistral, since 2025": (
         f"Sure.[TOOL_CALLS]get_weather[ARGS]{PARIS}[TOOL_CALLS]get_weather[CALL_ID]AbCdEf123[ARGS]{ROME}",
-        ["Sure.", TextToolCall("get_weather", PARIS), TextToolCall("get_weather", ROME, "AbCdEf123")],
+        ["Sure.", call("get_weather", PARIS), call("get_weather", ROME, "AbCdEf123")],
     ),
     "Kimi, whose ids are kept": (
         f"<|tool_calls_section_begin|>{KIMI.format('get_weather', 0, PARIS)}{KIMI.format('get_time', 1, '{}')}"
         "<|tool_calls_section_end|>",
-        [TextToolCall("get_weather", PARIS, "functions.get_weather:0"),
-            TextToolCall("get_time", "{}", "functions.get_time:1")],
+        [call("get_weather", PARIS, "functions.get_weather:0"),
+            call("get_time", "{}", "functions.get_time:1")],
     ),
     "DeepSeek R1": (
         DEEPSEEK.format(f"function{SEP}get_weather\n```json\n{PARIS}\n```"),
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
-    "DeepSeek V3.1": (DEEPSEEK.format(f"get_weather{SEP}{PARIS}"), [TextToolCall("get_weather", PARIS)]),
+    "DeepSeek V3.1": (DEEPSEEK.format(f"get_weather{SEP}{PARIS}"), [call("get_weather", PARIS)]),
     "GLM": (
         "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n"
         "<arg_value>3</arg_value>\n</tool_call>",
-        [TextToolCall("get_weather", '{"city": "Paris", "days": 3}')],
+        [call("get_weather", '{"city": "Paris", "days": 3}')],
     ),
-    "GLM, no arguments": ("<tool_call>get_time\n</tool_call>", [TextToolCall("get_time", "{}")]),
+    "GLM, no arguments": ("<tool_call>get_time\n</tool_call>", [call("get_time", "{}")]),
     "Phi": (
         f'<|tool_call|>[{{"name": "get_weather", "arguments": {PARIS}}}]<|/tool_call|>',
-        [TextToolCall("get_weather", PARIS)],
+        [call("get_weather", PARIS)],
     ),
     "gpt-oss": (
         "<|channel|>analysis<|message|>Look first.<|end|><|start|>assistant<|channel|>commentary "
         f"to=functions.get_weather <|constrain|>json<|message|>{PARIS}<|call|>",
-        [TextReasoning("Look first."), TextToolCall("get_weather", PARIS)],
+        [ReasoningDelta(["Look first."]), call("get_weather", PARIS)],
     ),
     "gpt-oss, an answer": (
         "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>It is 4.<|return|>",
-        [TextReasoning("Easy."), "It is 4."],
+        [ReasoningDelta(["Easy."]), "It is 4."],
     ),
 }  # fmt: skip
 
@@ -223,7 +229,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS.values(), ids=CALLS)
-def test_text_tool_call_is_taken_out(text: str, expected: list[Piece]) -> None:
+def test_text_tool_call_is_taken_out(text: str, expected: list[str | Delta]) -> None:
     assert find(text) == find(*text) == expected
 
 
@@ -234,7 +240,12 @@ def test_text_without_a_call_is_text(text: str) -> None:
 
 def test_text_that_cannot_be_a_delimiter_is_emitted_at_once() -> None:
     finder = TextToolCallParser(FUNCTIONS)
-    assert [finder.feed(piece) for piece in ("Hi ", "<tool", "s>", " there")] == [["Hi"], [], [" <tools>"], [" there"]]
+    found = [finder.feed(piece) for piece in ("Hi ", "<tool", "s>", " there")]
+    assert found == [[TextDelta([text])] if text else [] for text in ("Hi", "", " <tools>", " there")]
+
+
+def test_empty_commentary_is_dropped() -> None:
+    assert find("<|channel|>commentary<|message|><|end|><|call|>Hi.") == ["Hi."]
 
 
 MARKED = st.lists(st.sampled_from([text for text, _ in CALLS.values()] + [*TEXTS.values(), " ", "\n", "<", "hm"]))
