@@ -16,9 +16,8 @@ from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from app.core.profile import Profile
 from app.core.request.model_request import Attempts, EncodedRequest, ModelRequest
-from app.core.stream.answer import Tap
 from app.core.types import JSONObject
-from app.core.types.deltas import DONE, Delta, TokenCounts
+from app.core.types.deltas import DONE, Delta, Tap, TokenCounts
 from app.core.types.frozen import frozen
 from app.errors import NotFound
 

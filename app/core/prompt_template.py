@@ -8,9 +8,9 @@ Prompt templates: instructions with placeholders, referenced by `prompt: {id, ve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import TypeAlias
 
 from app.errors import InvalidRequest, NotFound, did_you_mean
 
@@ -59,33 +59,17 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-class PromptLibrary:
-    """Templates by id, versions from old to new."""
+Prompts: TypeAlias = Mapping[str, list[PromptTemplate]]  # by id; versions from old to new
 
-    def __init__(self, templates: Mapping[str, list[PromptTemplate]] = MappingProxyType({})) -> None:
-        self._templates = templates
 
-    def __len__(self) -> int:
-        return len(self._templates)
-
-    def __iter__(self) -> Iterator[list[PromptTemplate]]:
-        return iter(self._templates.values())
-
-    def find(self, prompt_id: str, version: str | None) -> PromptTemplate:
-        """By default the newest version; raises `NotFound`."""
-        versions = self._templates.get(prompt_id)
-        if not versions:
-            hint = (
-                did_you_mean(prompt_id, self._templates)
-                if self._templates
-                else " This server has no prompts: set ANTIPHON_PROMPTS."
-            )
-            raise NotFound(f"Prompt '{prompt_id[:128]}' not found.{hint}", param="prompt.id", code="prompt_not_found")
-        if version is None:
-            return versions[-1]
-        for template in versions:
-            if template.version == version:
-                return template
-        known = ", ".join(template.version for template in versions if template.version) or "none"
-        message = f"Version '{version[:64]}' of prompt '{prompt_id}' not found. Available versions: {known}."
-        raise NotFound(message, param="prompt.version", code="prompt_not_found")
+def find_prompt(prompts: Prompts, prompt_id: str, version: str | None) -> PromptTemplate:
+    """By default the newest version; raises `NotFound`."""
+    if not (versions := prompts.get(prompt_id)):
+        hint = did_you_mean(prompt_id, prompts) if prompts else " This server has no prompts: set ANTIPHON_PROMPTS."
+        raise NotFound(f"Prompt '{prompt_id[:128]}' not found.{hint}", param="prompt.id", code="prompt_not_found")
+    for template in reversed(versions):
+        if version in (None, template.version):
+            return template
+    known = ", ".join(template.version for template in versions if template.version) or "none"
+    message = f"Version '{version}' of prompt '{prompt_id}' not found. Available versions: {known}."
+    raise NotFound(message, param="prompt.version", code="prompt_not_found")

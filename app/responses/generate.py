@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from app.backends import Backend, Delta, EncodedRequest, ModelRequest, OpenRequest
 from app.core.history.truncation import Truncation, fitting_share
-from app.core.stream.answer import Tap
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, JSONObject, Usage
+from app.core.types.deltas import Tap
 from app.core.usage import estimate_prompt, usage_of
 from app.errors import APIError, BackendError, ImagesUndescribed
 from app.responses.delivery import EventWriter

@@ -16,7 +16,7 @@ from app.core.access import KeyAccess
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.ids import chain_key, partition_of
-from app.core.prompt_template import PromptLibrary
+from app.core.prompt_template import Prompts
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import CreateResponse
 from app.core.usage import estimate_prompt
@@ -356,7 +356,7 @@ def offers_file_search(tools: Mapping[str, HostedTool], caller: Caller) -> bool:
     return any(caller.access.allows_tool(*rights) for rights in types)
 
 
-def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
+def offered_prompts(prompts: Prompts) -> list[dict[str, object]]:
     """Templates, their versions oldest first, without texts."""
     return [
         {
@@ -372,7 +372,7 @@ def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
                 for template in versions
             ],
         }
-        for versions in prompts
+        for versions in prompts.values()
     ]
 
 

@@ -10,7 +10,7 @@ from app.core.affinity import conversation_key
 from app.core.history.compaction import has_compaction, minimum_after_compaction, without_compacted
 from app.core.history.context import RequestContext
 from app.core.ids import new_id
-from app.core.prompt_template import PromptLibrary
+from app.core.prompt_template import Prompts, find_prompt
 from app.core.request import FRAMEWORK_EVENTS
 from app.core.request.model_request import Attempts
 from app.core.stream.citations import noted_sources
@@ -46,7 +46,7 @@ SUMMARY_MARGIN = 0.7
 class GenerationOptions:
     """The settings with these names."""
 
-    prompts: PromptLibrary = field(default_factory=PromptLibrary)
+    prompts: Prompts = field(default_factory=dict)
     compaction_prompt: str = ""
     compact_threshold: int = 100_000
     reasoning: Literal["auto", "content", "summary", "both"] = "auto"
@@ -67,7 +67,7 @@ class GenerationOptions:
         prompt = request.prompt
         if prompt is None:
             return request
-        template = self.prompts.find(prompt.id, prompt.version)
+        template = find_prompt(self.prompts, prompt.id, prompt.version)
         texts = [template.render(prompt.variables or {}), request.instructions]
         return request.model_copy(
             update={

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.core.prompt_template import PROMPT_ID, PromptLibrary, PromptTemplate
+from app.core.prompt_template import PROMPT_ID, Prompts, PromptTemplate
 from app.loading import describe
 from app.settings.loading import SettingsError, suggestion
 from app.settings.validation import SettingsTable
@@ -23,10 +23,10 @@ class _TemplateFile(SettingsTable):
     model: str | None = None
 
 
-def read_prompts(folder: Path | None) -> PromptLibrary:
+def read_prompts(folder: Path | None) -> Prompts:
     """Raises `SettingsError` with every invalid file."""
     if folder is None:
-        return PromptLibrary()
+        return {}
     folder = folder.expanduser()
     if not folder.is_dir():
         raise SettingsError([f"ANTIPHON_PROMPTS: folder {folder} not found"])
@@ -49,7 +49,7 @@ def read_prompts(folder: Path | None) -> PromptLibrary:
             problems.append(f"ANTIPHON_PROMPTS: {path.name}: {error}")
     if problems:
         raise SettingsError(problems)
-    return PromptLibrary(templates)
+    return templates
 
 
 def _order(path: Path) -> list[tuple[bool, int, str]]:

@@ -15,9 +15,9 @@ from app.loading import import_object
 if TYPE_CHECKING:  # the settings import this module, which must load fast
     import httpx
 
+    from app.backends.apis.api_decoder import APIDecoder, ErrorIn
     from app.backends.apis.token_counting import CountingMethod
     from app.core.request.model_request import EncodedRequest, ModelRequest
-    from app.core.stream.answer import AnswerDecoder, ErrorIn
 
 
 def _same(value: object) -> Any:
@@ -27,7 +27,7 @@ def _same(value: object) -> Any:
 class Codec(NamedTuple):
     # Raises `InvalidRequest` with the field that the API cannot express.
     encode: Callable[[ModelRequest, Profile], EncodedRequest]
-    decoder: Callable[[EncodedRequest, Profile, ErrorIn], AnswerDecoder]
+    decoder: Callable[[EncodedRequest, Profile, ErrorIn], APIDecoder]
     # Request field to Responses API field, including nested fields, if the names differ.
     caller_fields: Mapping[str, str] = MappingProxyType({})
     # For the prompt's tokens, best first, below a base URL; empty if the server does not count.

@@ -1,20 +1,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.filters import Filter
 from app.backends.server.errors.classification import failure
 from app.core.sse.repeats import PatternMatcher, ServerEvent
-from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
 from app.core.types.deltas import DONE, Delta
 from app.errors import BackendError
 
+# The error in part of an answer, in all servers' forms: `{"error": ...}`.
+ErrorIn: TypeAlias = Callable[[JSONObject], BackendError | None]
+
 
 class APIDecoder(ABC):
-    """Decodes answer bytes into deltas for any API; implements `AnswerDecoder`."""
+    """Decodes an answer's body, fed in pieces, into deltas; synchronous, without a clock."""
 
     def __init__(
         self,
@@ -24,13 +27,13 @@ class APIDecoder(ABC):
         repeats: PatternMatcher | None = None,
     ) -> None:
         """`repeats`, shared with `body`, decodes reads of a single event without parsing all of it."""
-        self.ending = False
-        self.done = False
-        self.finished = False
-        self.resumed = False
-        self.empty = False
-        self.failure: BackendError | None = None
-        self.warnings: list[str] = []
+        self.ending = False  # a finish reason, the end mark or an error was received
+        self.done = False  # the server marked the answer's end
+        self.finished = False  # received a finish reason; afterwards a broken connection is harmless
+        self.resumed = False  # output followed a finish reason, which some gateways send with every delta
+        self.empty = False  # the body ended without a delta
+        self.failure: BackendError | None = None  # the reported error, or why the body is not an answer
+        self.warnings: list[str] = []  # a sentence for each omitted part of the answer
         self._body = body
         self._error_in = error_in
         self._filters = filters
@@ -39,6 +42,7 @@ class APIDecoder(ABC):
 
     @property
     def continuation(self) -> JSONObject | None:
+        """The request that continues a paused answer; None if the answer is over."""
         return None
 
     def resume(self) -> None:
@@ -66,7 +70,7 @@ class APIDecoder(ABC):
         return deltas if self.done or self.failure else [*deltas, *self.cut()]
 
     def cut(self) -> list[Delta]:
-        """Flush the filters after the connection broke."""
+        """Held deltas when the connection breaks; an incomplete event is lost."""
         return self._filtered([], ended=True)
 
     def _deltas(self, events: list[ServerEvent]) -> list[Delta]:

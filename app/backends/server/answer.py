@@ -12,11 +12,11 @@ import asyncio
 import httpx
 
 from app.backends import DeltaReceiver
+from app.backends.apis.api_decoder import APIDecoder
 from app.backends.server.errors.classification import failure
 from app.backends.transport import HTTPReply
 from app.core.profile import Profile
 from app.core.size import LARGE
-from app.core.stream.answer import AnswerDecoder
 from app.core.types.deltas import Delta
 
 # Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. `sleep(0)` would
@@ -34,7 +34,7 @@ class BodyReader:
     The task in `receive` takes the first read, and deltas of a large event or for a slow receiver.
     """
 
-    def __init__(self, reply: HTTPReply, profile: Profile, decoder: AnswerDecoder) -> None:
+    def __init__(self, reply: HTTPReply, profile: Profile, decoder: APIDecoder) -> None:
         """`reply` has the timeout for the first read."""
         self.reply = reply
         self._profile = profile

@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 from app.core.items import ITEM_TYPES, as_json_object
 from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
-from app.core.request.call_ids import CallIds
 from app.core.request.content import (
     ChatPart,
     PartError,
@@ -33,7 +32,7 @@ from app.core.request.content import (
 from app.core.request.model_request import TranslationState
 from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning, warn_bound_elsewhere
 from app.core.request.roles import SYSTEM, Message, as_note
-from app.core.request.tool_items import PairedCalls, missing_output
+from app.core.request.tool_items import CallIds, PairedCalls, missing_output
 from app.core.request.tools import ToolSet
 from app.core.types import JSONObject
 from app.core.types.request import Item, Part

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TypeAlias
 
 from app.core.profile import ResponseFormatOptions
@@ -19,43 +18,28 @@ def response_format(state: TranslationState) -> Form:
     if "text" not in state.given or (json_format := state.request.text.format).type == "text":
         return None, ""
     options = state.options.response_format
-    if isinstance(json_format, JsonSchemaFormat):
-        if options.json_schema == "drop":
-            state.warnings.add("This backend does not support JSON schemas; text.format was ignored.")
-        return _SCHEMA[options.json_schema](json_format, options)
-    if (form := _object(options)) is None:
-        state.warnings.add("This backend does not support JSON output; text.format was ignored.")
-    return form, ""
+    if not isinstance(json_format, JsonSchemaFormat):
+        if (form := _object(options)) is None:
+            state.warnings.add("This backend does not support JSON output; text.format was ignored.")
+        return form, ""
+    match options.json_schema:
+        case "native":
+            return _native(json_format), ""
+        case "json_object":  # no warning even without JSON support: the instruction asks for JSON
+            return _object(options), _prompt(json_format)
+        case "prompt":
+            return None, _prompt(json_format)
+    state.warnings.add("This backend does not support JSON schemas; text.format was ignored.")
+    return None, ""
 
 
-def _native(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
+def _native(json_format: JsonSchemaFormat) -> JSONObject:
     schema: dict[str, object] = {"name": json_format.name, "schema": json_format.schema_}
     if json_format.description:
         schema["description"] = json_format.description
     if "strict" in json_format.model_fields_set:
         schema["strict"] = json_format.strict
-    return {"type": "json_schema", "json_schema": schema}, ""
-
-
-def _as_object(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    # No warning even without JSON support: the instruction asks for JSON.
-    return _object(options), _prompt(json_format)
-
-
-def _as_prompt(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    return None, _prompt(json_format)
-
-
-def _dropped(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    return None, ""
-
-
-_SCHEMA: dict[str, Callable[[JsonSchemaFormat, ResponseFormatOptions], Form]] = {
-    "native": _native,
-    "json_object": _as_object,
-    "prompt": _as_prompt,
-    "drop": _dropped,
-}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _object(options: ResponseFormatOptions) -> dict[str, object] | None:

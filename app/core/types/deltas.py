@@ -7,6 +7,7 @@ Decoders (`app.backends.apis`) turn bytes into deltas, filters transform them, a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -191,3 +192,5 @@ Delta: TypeAlias = (
     | Finished
     | StreamDone
 )
+
+Tap: TypeAlias = Callable[[Sequence[Delta]], None]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.backends.apis import Codec
-from app.backends.apis.api_decoder import APIDecoder
+from app.backends.apis.api_decoder import APIDecoder, ErrorIn
 from app.backends.apis.body_decoder import BodyDecoder
 from app.core.profile import Profile
 from app.core.request import encoded_request, read_request, warn_dropped_fields
@@ -19,7 +19,6 @@ from app.core.request.messages import ConversationReader
 from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.sse.decoder import EventDecoder
 from app.core.sse.repeats import ServerEvent
-from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import Delta, Finished, FinishReason, TextDelta, TokenCounts, UsageReported
 from app.errors import InvalidRequest
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.backends.apis.api_decoder import APIDecoder
+from app.backends.apis.api_decoder import APIDecoder, ErrorIn
 from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.backends.apis.filters import filters
@@ -11,7 +11,6 @@ from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, RepeatedEvent, ServerEvent
-from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited, UsageReported
 from app.errors import BackendError

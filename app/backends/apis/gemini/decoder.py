@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from app.backends.apis.annotations import flat_annotations, flat_logprobs
-from app.backends.apis.api_decoder import APIDecoder
+from app.backends.apis.api_decoder import APIDecoder, ErrorIn
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.filters import filters
 from app.backends.apis.gemini.conversation import CALL_ID, SIGNATURE, SIGNED_PARTS, THOUGHT_SIGNATURE
@@ -16,7 +16,6 @@ from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import ServerEvent
-from app.core.stream.answer import ErrorIn
 from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_objects, json_text
 from app.core.types.deltas import (
     AnnotationsAdded,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from app.backends.apis.annotations import flat_annotations
-from app.backends.apis.api_decoder import APIDecoder
+from app.backends.apis.api_decoder import APIDecoder, ErrorIn
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.usage import reported_cost
 from app.backends.apis.filters import filters
@@ -19,7 +19,6 @@ from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
-from app.core.stream.answer import ErrorIn
 from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_text
 from app.core.types.deltas import (
     AnnotationsAdded,

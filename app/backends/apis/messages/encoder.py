@@ -10,11 +10,11 @@ from app.core.bounded_json import to_json
 from app.core.profile import Profile, RequestOptions
 from app.core.request import encoded_request, read_request, warn_dropped_fields, with_instructions
 from app.core.request.caching import THINKING_BLOCKS
-from app.core.request.call_ids import VERBATIM
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import Form, response_format
 from app.core.request.roles import Message, system_and_turns
 from app.core.request.tool_choice import Choice
+from app.core.request.tool_items import VERBATIM
 from app.core.stream.stop_sequences import stop_sequences
 from app.core.types import JSONMapping, JSONObject, json_list
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from app.backends.apis.annotations import flat_annotations, flat_logprobs
-from app.backends.apis.api_decoder import APIDecoder
+from app.backends.apis.api_decoder import APIDecoder, ErrorIn
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.usage import normal_usage
 from app.backends.apis.filters import filters
@@ -26,7 +26,6 @@ from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
-from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject, json_object, json_objects, json_text
 from app.core.types.deltas import (
     AnnotationsAdded,
