@@ -97,7 +97,12 @@ def _history_ends(messages: Sequence[Message]) -> list[int]:
     If the last message adds many blocks, the previous request's last message is included.
     """
     system = [n for n, message in enumerate(messages) if message["role"] in SYSTEM][-1:]
-    others = [n for n, message in enumerate(messages) if message["role"] not in SYSTEM and _may_end(message)]
+    others = []
+    for n, message in enumerate(messages):
+        content: Any = message.get("content")
+        ends = content and (isinstance(content, str) or content[-1]["type"] not in THINKING_BLOCKS)
+        if ends and message["role"] not in SYSTEM:
+            others.append(n)
     last = others[-1:]
     added = len(messages) - 1
     while added and messages[added]["role"] not in ("assistant", *SYSTEM):
@@ -105,10 +110,3 @@ def _history_ends(messages: Sequence[Message]) -> list[int]:
     blocks = sum(max(1, len(_blocks(message))) for message in messages[added:])
     earlier = [n for n in others if n < added][-1:] if blocks >= _LOOKBACK else []
     return [*dict.fromkeys((*system, *earlier, *last))]
-
-
-def _may_end(message: Message) -> bool:
-    content: Any = message.get("content")
-    if isinstance(content, str):
-        return bool(content)
-    return bool(content) and content[-1]["type"] not in THINKING_BLOCKS

@@ -7,6 +7,7 @@ Some backends reject a conversation without its reasoning, some use it if presen
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import orjson
 
@@ -80,6 +81,9 @@ def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collec
 
 _DEFAULT_TAGS = ThinkTagOptions()
 
+# A call's fields that are not sent back, or have their own place.
+_OWN = frozenset({"id", "type", "function", ORIGINAL_ID, ORIGINAL_ID_V1, NOTES, BOUND})
+
 
 class ReasoningFields:
     def __init__(self, profile: Profile) -> None:
@@ -105,18 +109,15 @@ class ReasoningFields:
         """Extra fields per tool call; an `extra_content` placeholder is a JSON object in the first call."""
         if self._field not in ("auto", "extra_content"):
             return [{} for _ in sources]
-        fields = [
-            {name: value for name, value in (source or {}).items() if value and self._accepts(name)}
-            for source in sources
-        ]
+        fields: list[dict[str, object]] = []
+        for source in sources:
+            sent = {name: value for name, value in (source or {}).items() if value and name not in _OWN}
+            if self._field == "extra_content":
+                sent = {name: value for name, value in sent.items() if name == "extra_content"}
+            fields.append(sent)
         if self._field == "extra_content" and self.placeholder and fields and not any(fields):
             fields[0] = {"extra_content": orjson.loads(self.placeholder)}
         return fields
-
-    def _accepts(self, name: str) -> bool:
-        return name == "extra_content" or (
-            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, ORIGINAL_ID_V1, NOTES, BOUND)
-        )
 
 
 def _unchanged(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
@@ -130,12 +131,9 @@ def _unchanged(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
     return {name: joined([source[name] for source in sources if name in source], "\n") for name in names}
 
 
-def _text_as(name: str) -> Callable[[Sequence[Mapping[str, object]]], dict[str, object]]:
-    def make(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
-        text = "\n".join(filter(None, map(_text, sources)))
-        return {name: text} if text else {}
-
-    return make
+def _text_as(name: str, sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    text = "\n".join(filter(None, map(_text, sources)))
+    return {name: text} if text else {}
 
 
 def _details(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
@@ -157,7 +155,8 @@ _FIELDS: dict[str, Callable[[Sequence[Mapping[str, object]]], dict[str, object]]
     "auto": _unchanged,
     "reasoning_details": _details,
     "extra_content": _extra,
-} | {name: _text_as(name) for name in _TEXTS}
+    **{name: partial(_text_as, name) for name in _TEXTS},
+}
 
 
 def _text(source: Mapping[str, object]) -> str:

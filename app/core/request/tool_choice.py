@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from app.core.profile import RequestOptions
 from app.core.request.model_request import TranslationState
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
-from app.core.types import JSONMapping
+from app.core.types import JSONMapping, json_object
 from app.core.types.frozen import frozen
 from app.core.types.hosted import DEFAULT_NAMESPACE
 from app.errors import InvalidRequest, quote
@@ -23,6 +23,7 @@ class Choice:
 
 _NO_FUNCTIONS = Choice({})
 _NO_CALLS = Choice({}, allowed=frozenset())
+_NO_TOOL = "must not force a call if no tool can be offered to the model"
 
 
 def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
@@ -38,11 +39,17 @@ def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     choice = _with_tool_type(choice)
     if choice["type"] == "allowed_tools":
         return _allowed_tools(choice, offered, state)
-    if choice["type"] in offered.hosted_types:
-        return _hosted_choice(offered.find_hosted(choice), offered, state)
-    if choice["type"] not in TOOL_TYPES:
-        raise _invalid_choice(_why_not_chosen(choice["type"], state))
-    return _named(offered.find(*_tool_key(choice)), offered, state)
+    type_ = choice["type"]
+    if type_ in offered.hosted_types:
+        names = frozenset(offered.find_hosted(choice))
+        if len(names) == 1:
+            return _named(next(iter(names)), offered, state)
+        return _required(_only(offered, names), names, state)
+    if type_ in TOOL_TYPES:
+        return _named(offered.find(*_tool_key(choice)), offered, state)
+    if all(tool["type"] != type_ for tool in state.request.tools):
+        raise _invalid_choice(f"must name a tool in 'tools', which has no tool of type {quote(type_)}")
+    raise _invalid_choice(f"tools of type {quote(type_)} {why_not_run(type_)}")
 
 
 _TOOL_TYPES_BY_CHOICE = {"computer_use": "computer"}
@@ -51,15 +58,6 @@ _TOOL_TYPES_BY_CHOICE = {"computer_use": "computer"}
 def _with_tool_type(choice: JSONMapping) -> JSONMapping:
     type_ = _TOOL_TYPES_BY_CHOICE.get(choice["type"])
     return {**choice, "type": type_} if type_ else choice
-
-
-def _why_not_chosen(type_: str, state: TranslationState) -> str:
-    if all(tool["type"] != type_ for tool in state.request.tools):
-        return f"must name a tool in 'tools', which has no tool of type {quote(type_)}"
-    return f"tools of type {quote(type_)} {why_not_run(type_)}"
-
-
-_NO_TOOL = "must not force a call if no tool can be offered to the model"
 
 
 def _invalid_choice(reason: str) -> InvalidRequest:
@@ -108,13 +106,6 @@ def _named(name: str, offered: ToolSet, state: TranslationState) -> Choice:
     return Choice(only, None, allowed)
 
 
-def _hosted_choice(names: Sequence[str], offered: ToolSet, state: TranslationState) -> Choice:
-    if len(names) == 1:
-        return _named(names[0], offered, state)
-    allowed = frozenset(names)
-    return _required(_only(offered, allowed), allowed, state)
-
-
 def _allowed_tools(choice: JSONMapping, offered: ToolSet, state: TranslationState) -> Choice:
     names = []
     for tool in map(_with_tool_type, choice["tools"]):
@@ -151,10 +142,7 @@ def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
     """Some clients nest the name as in Chat Completions."""
     if fixed := TOOL_TYPES[tool["type"]].name:
         return DEFAULT_NAMESPACE, fixed
-    nested = tool.get(tool["type"])
-    name = tool.get("name") or (nested.get("name") if isinstance(nested, dict) else None)
+    name = tool.get("name") or json_object(tool.get(tool["type"])).get("name")
     if not isinstance(name, str):
-        raise InvalidRequest(
-            f"Invalid 'tool_choice': must have a name for the type {quote(tool['type'])}.", param="tool_choice"
-        )
+        raise _invalid_choice(f"must have a name for the type {quote(tool['type'])}")
     return namespace_of(tool), name

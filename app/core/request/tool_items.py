@@ -20,11 +20,13 @@ from typing import NamedTuple
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.items.readings import NOTES, Names
 from app.core.stream.tool_calls import MAX_CALL_ID, ORIGINAL_ID, ORIGINAL_ID_V1
+from app.core.types import json_object
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, quote
 
 _TYPE = itemgetter("type")
 _CONVERTED = frozenset(row.type for row in ITEM_TYPES.values() if row.read)
+_NO_NOTES: Mapping[str, object] = {}
 _MODEL_ROLES = frozenset({"call", "hosted", "reasoning"})
 
 
@@ -41,7 +43,9 @@ def tool_items_as_functions(
     """
     if _CONVERTED.isdisjoint(map(_TYPE, items)):  # most conversations
         return items, range(len(items))
-    notes = [_notes(item, upstream) for item in items]
+    notes: list[Mapping[str, object]] = [
+        json_object(upstream.get(str(item.get("id")), _NO_NOTES).get(NOTES)) for item in items
+    ]
     _add_decisions(items, notes)
     rounds = _rounds(items, notes)
     result: list[Item] = []
@@ -60,12 +64,6 @@ def tool_items_as_functions(
             positions += [at for _, at in outputs]
             outputs = []
     return result, positions
-
-
-def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
-    fields = upstream.get(str(item.get("id")))
-    notes = fields.get(NOTES) if fields else None
-    return notes if notes is not None and isinstance(notes, Mapping) else {}
 
 
 def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
