@@ -29,7 +29,7 @@ from app.core.prices import format_money
 from app.core.types import Usage
 from app.core.usage import usage_since
 from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
-from app.observability.lifecycle import ResponseLifecycle
+from app.observability.lifecycle import ResponseAccount, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import SLOT_LEASE, Counters, TokenCharge
 
@@ -317,7 +317,7 @@ class KeyAccount:
             await self._accounting.check(self.access)
 
 
-class Admission(KeyAccount):
+class Admission(KeyAccount, ResponseAccount):
     """An admitted request. As the response's account, it charges tokens and releases slots."""
 
     allowances: Sequence[Allowance] = ()

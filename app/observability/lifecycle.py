@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from app.core.prices import NANO, format_money
 from app.core.request.model_request import Attempts
@@ -25,6 +25,34 @@ clock = time.perf_counter
 MAX_STEPS = 200  # steps stored per response
 
 
+class ResponseAccount:
+    """Charged for a response. This class charges nothing. Methods must not raise, except `check_limits`."""
+
+    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
+        """
+        Charge the usage since the last call; `usage` is the response's total so far.
+
+        Called after each round, and before clients can see the end: delivered output is charged even if the process is
+        killed.
+        """
+
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        """
+        Charge a hosted tool's backend request, in addition to the response's usage.
+
+        `cost` is reported by the backend, in nano-dollars.
+        """
+
+    async def check_limits(self) -> None:
+        """Raises `APIError` if the caller has reached a limit."""
+
+    def settle(self, lifecycle: ResponseLifecycle) -> None:
+        """Charge the remaining usage at the response's end, after the observers; with any `lifecycle.status`."""
+
+
+NO_ACCOUNT = ResponseAccount()
+
+
 @dataclass(slots=True)
 class ResponseLifecycle:
     """`began` and `last` are times by `clock`."""
@@ -32,7 +60,7 @@ class ResponseLifecycle:
     response: Response
     delivery: Delivery
     observers: Sequence[Observer] = ()
-    account: ResponseAccount | None = None  # None: nothing is charged
+    account: ResponseAccount = NO_ACCOUNT
     began: float = field(default_factory=clock)
     seconds_to_first: float | None = None  # from the start to the first output
     last: float | None = None  # time of the last output, before storage
@@ -151,30 +179,6 @@ class ResponseLifecycle:
                     fields["queued"] = queued
                 self.step("model", record.began, answered, **fields)
 
-    def charge(self, usage: Usage) -> None:
-        """
-        Charge the usage since the last call; `usage` is the response's total so far.
-
-        Called after each round, and before clients can see the end: delivered output is charged even if the process is
-        killed. The rest is charged when the response ends.
-        """
-        if self.account:
-            self.account.charge(self, usage)
-
-    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        """
-        Charge a hosted tool's backend request, in addition to the response's usage.
-
-        `cost` is reported by the backend, in nano-dollars.
-        """
-        if self.account:
-            self.account.charge_request(model, backend, usage, cost)
-
-    async def check_limits(self) -> None:
-        """Raises `APIError` if the caller has reached a limit."""
-        if self.account:
-            await self.account.check_limits()
-
     def stop(self, error: APIError) -> None:
         """End the response as failed, unless its generation has ended."""
         if self.stopped is None:
@@ -226,8 +230,7 @@ class Watched:
             lifecycle.usage = lifecycle.usage or self._usage()
             for observer in lifecycle.observers:
                 observer.on_end(lifecycle)
-            if lifecycle.account:
-                lifecycle.account.settle(lifecycle)
+            lifecycle.account.settle(lifecycle)
             self._log_end()
 
 
@@ -259,22 +262,6 @@ class RoundRecord:
 
 
 _UNOBSERVED = nullcontext()
-
-
-class ResponseAccount(Protocol):
-    """Charged for a response. Methods must be fast and must not raise, except `check_limits`."""
-
-    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Charge the usage not yet charged; `usage` is the response's total so far."""
-
-    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        """Charge a hosted tool's backend request."""
-
-    async def check_limits(self) -> None:
-        """Raises `APIError` if the caller has reached a limit."""
-
-    def settle(self, lifecycle: ResponseLifecycle) -> None:
-        """Charge the remaining usage at the response's end, after the observers; with any `lifecycle.status`."""
 
 
 class Observer:

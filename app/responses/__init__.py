@@ -21,7 +21,7 @@ from app.core.request import COST
 from app.core.types.request import CreateResponse, Item
 from app.errors import Warnings
 from app.observability import log_context
-from app.observability.lifecycle import Delivery, Observer, ResponseAccount, ResponseLifecycle
+from app.observability.lifecycle import NO_ACCOUNT, Delivery, Observer, ResponseAccount, ResponseLifecycle
 from app.responses.background import Background
 from app.responses.context import ContextLoader
 from app.responses.context.cache import HistoryCache
@@ -93,7 +93,7 @@ class Responses:
         *,
         generate: bool = True,
         delivery: Delivery | None = None,
-        account: ResponseAccount | None = None,
+        account: ResponseAccount = NO_ACCOUNT,
         observers: Sequence[Observer] = (),
         layers: LayeredStore | None = None,
     ) -> Run:

@@ -58,13 +58,11 @@ class Conversations:
             "metadata": dict(metadata or {}),
         }
         turn = await self._turn(conversation_id, owner, items, {})
-        described = {_CONVERSATION: orjson.dumps(conversation)}
+        changes = [Change(_partition(conversation_id, owner), {_CONVERSATION: orjson.dumps(conversation)})]
         if turn.input:
-            addition, *images = self._added(_partition(conversation_id, owner), turn)
-            addition = addition._replace(put={**described, **addition.put}, requires=None)
-            await self._quota.apply(access, addition, *images)
-        else:
-            await self._quota.apply(access, Change(_partition(conversation_id, owner), described))
+            addition, *images = self._added(changes[0].partition, turn)
+            changes = [addition._replace(put={**changes[0].put, **addition.put}, requires=None), *images]
+        await self._quota.apply(access, *changes)
         return conversation
 
     async def retrieve(self, conversation_id: str, owner: str) -> dict[str, object]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import orjson
 
-from app.core.access import KeyAccess
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.ids import chain_key, partition_of
@@ -22,11 +21,10 @@ from app.core.types.request import CreateResponse
 from app.core.usage import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
-from app.responses.quota import StorageQuota
 from app.responses.run import Caller
 from app.responses.tool_loop.options import declared_tools
 from app.responses.tool_loop.sessions import open_tools
-from app.stores import Change, Store
+from app.stores import Change
 from app.tools import Declaration, HostedFunction, HostedTool, OutcomeStatus, Report, ReportedItem
 
 _SCANNED = 5000  # a caller's newest entries, grouped into chains
@@ -35,6 +33,7 @@ _SCANNED_AT_ONCE = 1000
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
 
+MAX_LABELS = 1000  # names and pins of chains per owner; the oldest are evicted
 MCP_LISTINGS = 4  # concurrent; each can start a program
 MAX_SEARCHED = 1000  # entries per page
 _FACET_VALUES = 50
@@ -88,7 +87,6 @@ FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
 class Inspection:
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
-        self._labels = ChainLabels(responses.store, responses.quota)
         self._mcp_listings = asyncio.Semaphore(MCP_LISTINGS)
 
     async def recent(
@@ -180,13 +178,27 @@ class Inspection:
 
     async def label_chain(self, response_id: str, changes: Mapping[str, object], caller: Caller) -> dict[str, object]:
         """Change `name`, `pinned` or both. Raises `NotFound`, `StorageFull`."""
-        await self._responses.stored.retrieve(response_id, caller)
-        label = await self._labels.update(caller.owner, response_id, changes, caller.access)
+        responses, partition = self._responses, _labels_partition(caller)
+        await responses.stored.retrieve(response_id, caller)
+        key = chain_key(response_id) or ""
+        labels = await self._labels(caller)
+        label = {"name": None, "pinned": False, **labels.get(key, {}), **changes, "changed_at": int(time.time())}
+        if label["name"] or label["pinned"]:
+            oldest = sorted(labels, key=lambda each: labels[each]["changed_at"])
+            evicted = [each for each in oldest if each != key][: max(0, len({*labels, key}) - MAX_LABELS)]
+            await responses.quota.apply(caller.access, Change(partition, {key: orjson.dumps(label)}, evicted))
+        else:
+            await responses.store.delete(partition, key)
         return {"object": "antiphon.chain", "id": response_id, "name": label["name"], "pinned": label["pinned"]}
+
+    async def _labels(self, caller: Caller) -> dict[str, JSONObject]:
+        """Labels by chain: `{"name": str | None, "pinned": bool, "changed_at": int}`. They share a partition."""
+        records = await self._responses.store.all(_labels_partition(caller))
+        return {key: orjson.loads(record) for key, record in records.items()}
 
     async def _chains(self, caller: Caller, metadata: tuple[tuple[str, str], ...]) -> list[JSONObject]:
         """Group a caller's newest responses into chains; `texts` are names and the beginnings of messages."""
-        labels = await self._labels.all(caller.owner)
+        labels = await self._labels(caller)
         chains: dict[str | None, JSONObject] = {}
         wanted: set[str | None] = set()
         matches = ResponseFilter(metadata=metadata)
@@ -376,40 +388,5 @@ def offered_prompts(prompts: Prompts) -> list[dict[str, object]]:
     ]
 
 
-MAX_LABELS = 1000  # per owner; the oldest are evicted
-
-
-class ChainLabels:
-    """
-    Chain names and pins, for the studio's conversation list.
-
-    An owner's labels share a partition, so a list of chains costs only one additional read.
-    A label: `{"name": str | None, "pinned": bool, "changed_at": int}`.
-    """
-
-    def __init__(self, store: Store, quota: StorageQuota) -> None:
-        self._store = store
-        self._quota = quota
-
-    async def all(self, owner: str) -> dict[str, JSONObject]:
-        records = await self._store.all(_partition(owner))
-        return {key: orjson.loads(record) for key, record in records.items()}
-
-    async def update(
-        self, owner: str, response_id: str, changes: Mapping[str, object], access: KeyAccess
-    ) -> JSONObject:
-        """Change `name`, `pinned` or both; returns the label. Raises `StorageFull`."""
-        key = chain_key(response_id) or ""
-        labels = await self.all(owner)
-        label = {"name": None, "pinned": False, **labels.get(key, {}), **changes, "changed_at": int(time.time())}
-        if not (label["name"] or label["pinned"]):
-            await self._store.delete(_partition(owner), key)
-            return label
-        oldest = sorted(labels, key=lambda each: labels[each]["changed_at"])
-        dropped = [each for each in oldest if each != key][: max(0, len({*labels, key}) - MAX_LABELS)]
-        await self._quota.apply(access, Change(_partition(owner), {key: orjson.dumps(label)}, dropped))
-        return label
-
-
-def _partition(owner: str) -> str:
-    return f"{owner}:chain_labels"
+def _labels_partition(caller: Caller) -> str:
+    return f"{caller.owner}:chain_labels"

@@ -143,9 +143,8 @@ class Run:
             lifecycle.last = clock()
             lifecycle.failure = builder.failure
             self._charge()
-            if self._storage:
-                await self._save(self._storage)
-                lifecycle.failure = builder.failure
+            await self._save()
+            lifecycle.failure = builder.failure
         self.ended = True
         if builder.events is not None:
             self._emit_warnings()
@@ -195,8 +194,7 @@ class Run:
     async def _stop(self, error: APIError | None) -> EventBatch:
         self._generation.abort(error)
         self._charge()
-        if self._storage:
-            await self._save(self._storage)
+        await self._save()
         self._lifecycle.failure = self._builder.failure
         if self._lifecycle.seconds:  # ended
             self._log_end()
@@ -244,7 +242,7 @@ class Run:
     def _charge(self) -> None:
         if usage := self._usage():
             self._lifecycle.usage = usage
-            self._lifecycle.charge(usage)
+            self._lifecycle.account.charge(self._lifecycle, usage)
         if self._lifecycle.shows_cost:
             cost = self._lifecycle.cost
             cast(JSONObject, self.response)[COST] = None if cost is None else cost / NANO
@@ -267,7 +265,9 @@ class Run:
         if self.response["store"]:  # `store: false` must not be logged
             content.debug(event, extra={"response_id": self.response["id"], **fields})
 
-    async def _save(self, storage: Storage) -> None:
+    async def _save(self) -> None:
+        if (storage := self._storage) is None:
+            return
         again, self._may_be_stored = self._may_be_stored, True
         try:
             await storage.save(self.turn(), again)

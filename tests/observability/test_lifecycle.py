@@ -12,7 +12,14 @@ import pytest
 from app.core.request.model_request import Attempts
 from app.core.types import Usage
 from app.errors import APIError, BackendError, InvalidRequest
-from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord, Watched
+from app.observability.lifecycle import (
+    Observer,
+    ResponseAccount,
+    ResponseLifecycle,
+    RoundRecord,
+    ToolCallRecord,
+    Watched,
+)
 
 
 class Listener(Observer):
@@ -39,7 +46,7 @@ class Listener(Observer):
         self.calls.append(f"round {record.number} {record.status}")
 
 
-class Ledger:
+class Ledger(ResponseAccount):
     """An account that records its calls."""
 
     def __init__(self, calls: list[str]) -> None:
@@ -83,9 +90,9 @@ async def test_account_is_charged_and_settled_after_the_observers() -> None:
     listener = Listener()
     course = lifecycle(listener, account=Ledger(listener.calls))
     with Watched(course, lambda: {"output_tokens": 2}):
-        await course.check_limits()
-        course.charge_request("image", "b", {}, 5)
-        course.charge({"output_tokens": 1})
+        await course.account.check_limits()
+        course.account.charge_request("image", "b", {}, 5)
+        course.account.charge(course, {"output_tokens": 1})
     assert listener.calls == [
         *("start", "check", "charge image 5", "charge {'output_tokens': 1}"),
         *("end completed {'output_tokens': 2}", "settle {'output_tokens': 2}"),
@@ -94,9 +101,9 @@ async def test_account_is_charged_and_settled_after_the_observers() -> None:
 
 async def test_response_without_an_account_is_not_charged() -> None:
     course = lifecycle()
-    await course.check_limits()
-    course.charge_request("image", "b", {}, 5)
-    course.charge({"output_tokens": 1})
+    await course.account.check_limits()
+    course.account.charge_request("image", "b", {}, 5)
+    course.account.charge(course, {"output_tokens": 1})
     assert course.cost is None
 
 

@@ -469,7 +469,7 @@ class _PassthroughExchange:
         """Called before the response's last bytes are sent."""
         self._charged = self._usage(whole=True)
         if self._charged:
-            self._lifecycle.charge(self._charged)
+            self._lifecycle.account.charge(self._lifecycle, self._charged)
 
     def _usage(self, *, whole: bool = False) -> Usage:
         """

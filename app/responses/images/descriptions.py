@@ -137,7 +137,8 @@ class Vision:
             if builder.started:
                 usage = response["usage"] or query.usage(builder.partial_output())
                 costs = model_request.attempts.costs
-                lifecycle.charge_request(options.model, options.backend, usage, costs[-1] if costs else None)
+                cost = costs[-1] if costs else None
+                lifecycle.account.charge_request(options.model, options.backend, usage, cost)
         if builder.failure:
             raise builder.failure
         parts = (
@@ -198,7 +199,7 @@ class ImageDescriber:
 
     async def _add(self, url: str, partition: str) -> None:
         try:
-            await self.lifecycle.check_limits()
+            await self.lifecycle.account.check_limits()
             text = await self.vision.describe(url, self.caller, self.lifecycle)
             if self.review:
                 text = await self.review.description(text)

@@ -126,7 +126,7 @@ class ToolLoop(Generation):
             if not self._again:
                 return
             self._round += 1
-            await self._lifecycle.check_limits()
+            await self._lifecycle.account.check_limits()
 
     def _time_to_open(self, at: float | None) -> float | None:
         """Seconds until the response must open; None if it opens only when the backend answers."""
@@ -285,7 +285,7 @@ class ToolLoop(Generation):
 
     def _charge(self) -> None:
         if self._usage:
-            self._lifecycle.charge(self._usage)
+            self._lifecycle.account.charge(self._lifecycle, self._usage)
 
     def _record(self) -> None:
         response = self.builder.response

@@ -39,14 +39,6 @@ class Approvals:
         claim = await self._next(request_id)
         return claim if await self._store.add(claim.partition, claim.record, _APPROVED) else None
 
-    async def deny(self, request_id: str) -> bool:
-        """False if the approval is used. Raises `StoreUnavailable`."""
-        claim = await self._next(request_id)
-        return await self._store.add(claim.partition, claim.record, _DENIED) or await self._is_denied(claim)
-
-    async def is_denied(self, request_id: str) -> bool:
-        return await self._is_denied(await self._next(request_id))
-
     async def _next(self, request_id: str) -> ApprovalClaim:
         name = hashlib.sha256(request_id.encode()).hexdigest()[:32]
         partition = f"{self._owner}:{name}:approval"
@@ -63,10 +55,12 @@ class Approvals:
         Raises `InvalidRequest` for contradictory answers, and `StoreUnavailable`.
         """
         for call in decisions.approved:
-            if await self.is_denied(call.request["id"]):
+            if await self._is_denied(await self._next(call.request["id"])):
                 raise answered_before(call.path, denied=True)
         for request_id, path in decisions.denied.items():
-            if not await self.deny(request_id):
+            claim = await self._next(request_id)
+            denied = await self._store.add(claim.partition, claim.record, _DENIED) or await self._is_denied(claim)
+            if not denied:
                 raise answered_before(path, denied=False)
 
     async def release(self, claim: ApprovalClaim) -> None:

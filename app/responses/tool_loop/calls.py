@@ -330,7 +330,7 @@ class SessionReport(Report, ReportedItem):
         self._items.warn(message)
 
     async def check_limits(self) -> None:
-        await self._lifecycle.check_limits()
+        await self._lifecycle.account.check_limits()
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        self._lifecycle.charge_request(model, backend, usage)
+        self._lifecycle.account.charge_request(model, backend, usage)
