@@ -52,7 +52,7 @@ class PatternMatcher:
         self._count = count
         self._pattern: _EventPattern | None = None
         self._attempts = _ATTEMPTS
-        self._frame: _FramePattern | None = None  # for the next read, if its first byte begins an event
+        self._frame: _EventPattern | None = None  # for the next read, if its first byte begins an event
 
     def learn(self, event: bytes, parsed: RawEvent) -> None:
         if (
@@ -66,18 +66,19 @@ class PatternMatcher:
     def match(self, events: Sequence[bytes], start: int) -> RepeatedEvent | None:
         """Match single-line events from index `start` up to the first mismatch; None if the first does not match."""
         pattern = self._pattern
-        if pattern is None or not events[start].startswith(pattern.beginning):
+        if pattern is None or not events[start].startswith(pattern.head):
             return None
-        head, tail, count_at = pattern.head, pattern.tail, pattern.count_at
-        around = len(head) + len(tail)
-        strings = []
+        head, inner, tail, count_first = pattern.head, pattern.inner, pattern.tail, pattern.count_first
+        around, strings = pattern.size, []
         for event in events[start:]:
-            if count_at:  # `_without_count`, without a call
-                before, after = event[:count_at], event[count_at:]
-                event = before + after.lstrip(_DIGITS) if count_at > 0 else before.rstrip(_DIGITS) + after
             string = event.removeprefix(head).removesuffix(tail)
             if len(event) - len(string) != around:
                 break
+            # If `inner` remains, `_parsed` stops at its quotes.
+            if inner and count_first:
+                string = string.lstrip(_DIGITS).removeprefix(inner)
+            elif inner:
+                string = string.rstrip(_DIGITS).removesuffix(inner)
             strings.append(string)
         texts = _parsed(strings) if strings else None
         if not texts:
@@ -89,7 +90,7 @@ class PatternMatcher:
         """Called after each read; `between_events`: the next byte begins an event."""
         pattern = self._pattern if between_events else None
         if pattern and pattern.frame is None:
-            pattern.frame = _FramePattern(pattern)
+            pattern.frame = pattern.with_blank_line()
         self._frame = pattern.frame if pattern else None
 
     def match_frame(self, frame: bytes) -> Delta | None:
@@ -97,12 +98,14 @@ class PatternMatcher:
         pattern = self._frame
         if pattern is None:
             return None
-        if pattern.count_at:
-            frame = _without_count(frame, pattern.count_at)
         value = frame.removeprefix(pattern.head).removesuffix(pattern.tail)
         # Several events are separated by line ends, which JSON strings cannot contain.
         if len(frame) - len(value) != pattern.size or LINE_END in value:
             return None
+        if (inner := pattern.inner) and pattern.count_first:
+            value = value.lstrip(_DIGITS).removeprefix(inner)
+        elif inner:
+            value = value.rstrip(_DIGITS).removesuffix(inner)
         try:
             text = orjson.loads(value)
         except orjson.JSONDecodeError:
@@ -138,35 +141,22 @@ def _parsed(strings: list[bytes]) -> list[str]:
     return texts
 
 
-def _without_count(event: bytes, at: int) -> bytes:
-    if at > 0:
-        return event[:at] + event[at:].lstrip(_DIGITS)
-    return event[:at].rstrip(_DIGITS) + event[at:]
-
-
 class _EventPattern:
-    __slots__ = ("beginning", "count_at", "frame", "head", "read", "tail")
+    """The bytes around a text: `head`, `tail`, and `inner` between the text and a count; empty without a count."""
 
-    def __init__(self, head: bytes, tail: bytes, read: ReadTexts, count_at: int = 0) -> None:
-        """
-        `head` and `tail` include the JSON string's quotes.
+    __slots__ = ("count_first", "frame", "head", "inner", "read", "size", "tail")
 
-        `count_at`: where the count's digits begin in `head`, or, negative, where they end in `tail`; 0 without a count.
-        """
-        self.head, self.tail, self.read, self.count_at = head, tail, read, count_at
-        self.beginning = head[:count_at] if count_at > 0 else head
-        self.frame: _FramePattern | None = None
+    def __init__(self, head: bytes, inner: bytes, tail: bytes, read: ReadTexts, *, count_first: bool = False) -> None:
+        self.head, self.inner, self.tail = head, inner, tail
+        self.size = len(head) + len(tail)
+        self.read = read
+        self.count_first = count_first
+        self.frame: _EventPattern | None = None
 
-
-class _FramePattern:
-    """An event's pattern with its blank line, and without the JSON string's quotes."""
-
-    __slots__ = ("count_at", "head", "read", "size", "tail")
-
-    def __init__(self, pattern: _EventPattern) -> None:
-        self.head, self.tail, self.read = pattern.head[:-1], pattern.tail[1:] + b"\n\n", pattern.read
-        self.size = len(self.head) + len(self.tail)
-        self.count_at = pattern.count_at - 2 if pattern.count_at < 0 else pattern.count_at
+    def with_blank_line(self) -> _EventPattern:
+        """For whole frames; the JSON string's quotes are part of the text."""
+        head, inner, tail = self.head.removesuffix(b'"'), self.inner.strip(b'"'), self.tail.removeprefix(b'"')
+        return _EventPattern(head, inner, tail + b"\n\n", self.read, count_first=self.count_first)
 
 
 def _pattern_of(event: bytes, field: str, read: ReadTexts, count: re.Pattern[bytes] | None) -> _EventPattern | None:
@@ -184,9 +174,8 @@ def _pattern_of(event: bytes, field: str, read: ReadTexts, count: re.Pattern[byt
     head, tail = before + colon + b" " * padding + b'"', value[end - 1 :]
     number = count.search(event) if count else None
     if number is None:
-        return _EventPattern(head, tail, read)
-    at = number.start(1)
-    if at < len(head):
-        return _EventPattern(_without_count(head, at), tail, read, at)
-    at = number.end(1) - len(event)
-    return _EventPattern(head, _without_count(tail, at), read, at)
+        return _EventPattern(head, b"", tail, read)
+    begin, end = number.span(1)
+    if begin < len(head):
+        return _EventPattern(head[:begin], head[end:], tail, read, count_first=True)
+    return _EventPattern(head, event[len(event) - len(tail) : begin], event[end:], read)

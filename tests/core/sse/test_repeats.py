@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.profile import Profile
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RepeatedEvent, ServerEvent
-from app.core.types.deltas import DONE, AnswerMetadata, Delta
+from app.core.types.deltas import DONE, AnswerMetadata, Delta, TextDelta
 from tests.streams.recording import NAMES, load
 from tests.support.build import singly
 
@@ -182,3 +183,41 @@ def test_recorded_streams_of_any_cut_give_the_same_chunks_as_without_runs(name: 
     assert decoded(*(body[n : n + 1] for n in range(len(body))), runs=True) == expected
     for cut in range(0, len(body), 1 + len(body) // CUTS):
         assert decoded(body[:cut], body[cut:], runs=True) == expected
+
+
+@given(st.data(), st.booleans(), st.booleans())
+def test_change_of_any_byte_of_counted_events_gives_the_same_texts(
+    data: st.DataObject, count_first: bool, whole_reads: bool
+) -> None:
+    frames = [bytearray(counted(number, text, count_first)) for number, text in enumerate("abcd", 1)]
+    for _ in range(data.draw(st.integers(0, 3))):
+        frame = data.draw(st.sampled_from(frames))
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    reads = [bytes(frame) for frame in frames] if whole_reads else [b"".join(frames)]
+    assert counted_texts(reads, PatternMatcher(find_delta, COUNT)) == counted_texts(reads, None)
+
+
+COUNT = re.compile(rb'"count":(\d+)')
+
+
+def counted(number: int, text: str, count_first: bool) -> bytes:
+    fields = {"type": "delta", "delta": text, "item": "x"}
+    value = {"type": "delta", "count": number, **fields} if count_first else {**fields, "count": number, "last": True}
+    return b"event: delta\ndata: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+def find_delta(event: dict[str, Any]) -> tuple[str, Any] | None:
+    return ("delta", TextDelta) if isinstance(event.get("delta"), str) else None
+
+
+def counted_texts(reads: list[bytes], repeats: PatternMatcher | None) -> list[str]:
+    decoder = EventDecoder(repeats, named=True)
+    texts: list[str] = []
+    for data in [*reads, None]:
+        if data and repeats and (delta := repeats.match_frame(data)):
+            assert isinstance(delta, TextDelta)
+            texts += delta.texts
+            continue
+        for each in decoder.end() if data is None else decoder.decode(data):
+            texts += each.texts if isinstance(each, RepeatedEvent) else [each.get("delta", "")]
+    return [text for text in texts if isinstance(text, str) and text]
