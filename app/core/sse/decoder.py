@@ -164,10 +164,8 @@ class EventDecoder:
 
 
 def _two_lines(event: bytes) -> RawEvent | None:
-    if not event.startswith(b"event: ") or event.count(b"\n") != 1:
-        return None
-    _, found, data = event.partition(b"\ndata: ")
-    if not found:
+    name, _, data = event.partition(b"\ndata: ")
+    if not name.startswith(b"event: ") or LINE_END in name or LINE_END in data:
         return None
     try:
         value = orjson.loads(data)

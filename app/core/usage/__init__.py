@@ -84,7 +84,7 @@ _MAX_COST = 10**6  # US dollars per request
 def cost_in_nanos(dollars: object) -> int | None:
     """`dollars` can be text."""
     try:
-        amount = float(dollars) if isinstance(dollars, int | float | str) and not isinstance(dollars, bool) else -1.0
+        amount = float(dollars) if isinstance(dollars, (int, float, str)) and not isinstance(dollars, bool) else -1.0
     except (ValueError, OverflowError):
         return None
     return round(amount * _NANOS) if 0 <= amount <= _MAX_COST else None
@@ -139,7 +139,7 @@ def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
     for name, value in fields.items():
         if type(value) is int and 0 <= value < _MAX_COUNT:  # nearly always
             counts[name] = value
-        elif value is not None and is_token_count(value):
+        elif value is not None and type(value) is not dict and is_token_count(value):
             counts[name] = int(value)
     return counts
 

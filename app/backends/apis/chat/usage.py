@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from app.core.types import JSONMapping
 from app.core.types.deltas import TokenCounts
-from app.core.usage import cost_in_nanos, is_token_count, reported_count, token_count, token_counts
+from app.core.usage import cost_in_nanos, is_token_count, token_counts
 
 _PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp send
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
@@ -21,14 +21,14 @@ def normal_usage(usage: JSONMapping) -> TokenCounts | None:
             return TokenCounts(prompt_tokens, completion_tokens)
     if counts.keys().isdisjoint(_COUNTS):
         return None
-    prompt_tokens = token_count(counts.get("prompt_tokens"), counts.get("input_tokens"))
-    completion_tokens = token_count(counts.get("completion_tokens"), counts.get("output_tokens"))
+    prompt_tokens = counts.get("prompt_tokens", counts.get("input_tokens", 0))
+    completion_tokens = counts.get("completion_tokens", counts.get("output_tokens", 0))
     prompt = _details(usage, "prompt_tokens_details", "input_tokens_details")
     completion = _details(usage, "completion_tokens_details", "output_tokens_details")
     # Outside the details: DeepSeek, Moonshot and gateways to Claude (cached tokens), SGLang (reasoning tokens).
-    cached = token_count(prompt.get("cached_tokens"), *map(counts.get, _CACHED))
-    written = token_count(*map(prompt.get, _WRITTEN), counts.get("cache_creation_input_tokens"))
-    reasoning = reported_count(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
+    cached = prompt["cached_tokens"] if "cached_tokens" in prompt else _first(counts, _CACHED)
+    written = _first(prompt, _WRITTEN, counts.get("cache_creation_input_tokens", 0))
+    reasoning = completion.get("reasoning_tokens", counts.get("reasoning_tokens"))
     total = counts.get("total_tokens", 0)
     missing = total - prompt_tokens - completion_tokens
     # OpenAI counts reasoning as output; xAI and Gemini do not, and Gemini does not report it. Claude does not count
@@ -51,14 +51,14 @@ _TICKS = 10**10  # per dollar, at xAI
 def reported_cost(usage: JSONMapping) -> int | None:
     """In nano-dollars; None if not reported."""
     cost = usage.get("cost")  # OpenRouter, LiteLLM, Vercel's gateway and others
-    if isinstance(cost, Mapping):
-        cost = cost.get("total_cost")  # Perplexity
     if cost is None:
         cost = usage.get("estimated_cost")  # DeepInfra
+    elif isinstance(cost, Mapping):
+        cost = cost.get("total_cost")  # Perplexity
     ticks = usage.get("cost_in_usd_ticks")  # xAI
     if cost is None and type(ticks) is int:
         cost = ticks / _TICKS if ticks < _TICKS**2 else None
-    return cost_in_nanos(cost)
+    return None if cost is None else cost_in_nanos(cost)
 
 
 def has_counts(usage: JSONMapping) -> bool:
@@ -67,6 +67,13 @@ def has_counts(usage: JSONMapping) -> bool:
 
 def _names_claude(counts: Mapping[str, int]) -> bool:
     return bool(counts.get("cache_read_input_tokens") or counts.get("cache_creation_input_tokens"))
+
+
+def _first(counts: Mapping[str, int], names: Sequence[str], default: int = 0) -> int:
+    for name in names:
+        if name in counts:
+            return counts[name]
+    return default
 
 
 def _details(usage: JSONMapping, *names: str) -> Mapping[str, int]:

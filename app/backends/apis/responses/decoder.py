@@ -24,7 +24,7 @@ from app.core.items.arguments import INPUT
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
 from app.core.request.reasoning import bound
-from app.core.sse.decoder import END, EventDecoder
+from app.core.sse.decoder import END, UNPARSED, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
 from app.core.types import JSONObject, json_object, json_objects, json_text
 from app.core.types.deltas import (
@@ -92,6 +92,8 @@ class ResponsesDecoder(APIDecoder):
         self._last_piece = None
         deltas: list[Delta] = []
         for event in events:
+            if event is UNPARSED:
+                continue
             if self.done or self.failure:
                 break
             if event is END:  # not a reliable end
