@@ -47,7 +47,7 @@ from app.core.types.deltas import (
 from app.errors import quote
 
 _Event = JSONObject
-_Kind: TypeAlias = type[TextDelta | ReasoningDelta | ToolCallDelta]
+_Kind: TypeAlias = type[TextDelta | ReasoningDelta] | None  # None: arguments of a call
 
 SEQUENCE_NUMBER = re.compile(rb'"sequence_number": *(\d+)')
 
@@ -128,7 +128,7 @@ class ResponsesDecoder(APIDecoder):
         if logprobs and kind is TextDelta:
             self._last_piece = None
             return [TextDelta([text], flat_logprobs(logprobs))]
-        if kind is ToolCallDelta and not output.named:
+        if kind is None and not output.named:
             self._last_piece = None
             return self.call(output, text)
         if self._last_piece and self._last_piece[0] is output:
@@ -136,13 +136,15 @@ class ResponsesDecoder(APIDecoder):
             return []
         texts = [text]
         self._last_piece = output, texts
-        return [_delta_of(kind, output, texts)]
+        return [kind(texts) if kind else ToolCallDelta(output.number, arguments=texts)]
 
     def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
         """See `PatternMatcher`."""
         type_ = event.get("type")
         piece = _PIECES.get(type_) if isinstance(type_, str) else None
-        return None if piece is None or event.get("logprobs") else ("delta", _RepeatedPiece(self, event, *piece))
+        if piece is None or event.get("logprobs"):
+            return None
+        return "delta", _RepeatedPiece(self, event, *piece).read
 
     def written(self, event: _Event, type_: str) -> _Output:
         """The item of a delta with text."""
@@ -346,20 +348,23 @@ class _RepeatedPiece:
         self._decoder, self._event, self._type, self._kind = decoder, event, type_, kind
         self._output: _Output | None = None
 
-    def __call__(self, texts: list[str]) -> Delta | None:
-        decoder, output = self._decoder, self._output
+    # Not `__call__`, which Python 3.11 calls at twice the cost.
+    def read(self, texts: list[str]) -> Delta | None:
+        decoder, output, kind = self._decoder, self._output, self._kind
         if output is None or output is not decoder.last:
             output = self._output = decoder.written(self._event, self._type)
-        if self._kind is ToolCallDelta and not output.named:
-            return next(iter(decoder.call(output, "".join(texts))), None)
-        return _delta_of(self._kind, output, texts)
+        if kind:
+            return kind(texts)
+        if output.named:
+            return ToolCallDelta(output.number, arguments=texts)
+        return next(iter(decoder.call(output, "".join(texts))), None)
 
 
 _PIECES: dict[str, tuple[str, _Kind]] = {
     "response.output_text.delta": ("message", TextDelta),
     "response.reasoning_text.delta": ("reasoning", ReasoningDelta),
     "response.reasoning.delta": ("reasoning", ReasoningDelta),
-    "response.function_call_arguments.delta": ("function_call", ToolCallDelta),
+    "response.function_call_arguments.delta": ("function_call", None),
 }
 
 _Read = Callable[[ResponsesDecoder, _Event], list[Delta]]
@@ -424,12 +429,6 @@ _OPENING, _CLOSING = f'{{"{INPUT}":"', '"}'
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _delta_of(kind: _Kind, output: _Output, texts: list[str]) -> TextDelta | ReasoningDelta | ToolCallDelta:
-    if kind is ToolCallDelta:
-        return ToolCallDelta(output.number, arguments=texts)
-    return TextDelta(texts) if kind is TextDelta else ReasoningDelta(texts)
 
 
 def _as_events(values: list[JSONObject]) -> list[RawEvent]:
