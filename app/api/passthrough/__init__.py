@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -29,7 +32,7 @@ from app.api.routes.responses import Answer
 from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
 from app.backends import Backend, RawAnswer, RawRequest
 from app.core.affinity import conversation_key
-from app.core.types import JSONObject, Usage
+from app.core.types import JSONObject, Usage, json_list, json_object
 from app.core.types.deltas import TokenCounts
 from app.core.types.request import CreateResponse
 from app.core.types.request import Response as ResponseObject
@@ -42,87 +45,75 @@ from app.responses import Caller
 logger = logging.getLogger(__name__)
 
 
-class _ForwardedEndpoint(NamedTuple):
+class _Endpoint(NamedTuple):
     path: str  # as Starlette writes paths
+    summary: str = ""  # "": not in the API description
+    example: Mapping[str, object] = MappingProxyType({})  # body without the model; with `_FILE`, a form
     # JSON with a prompt: the default model applies, and unreported output tokens are estimated.
     prompts: bool = False
     free: bool = False  # only counts tokens, and is not charged
     anthropic: bool = False  # belongs to Anthropic's API
-    responses: bool = False  # clients also send `/responses` bodies
     client: str = ""  # client API endpoint for backends without this API
     of_deployments: bool = False  # exists below Azure deployments, which name the model
 
 
+_CHAT, _MESSAGES, _FILE = "/chat/completions", "/messages", "file"
+_HI = {"messages": [{"role": "user", "content": "Hello!"}]}
+_deployed = partial(_Endpoint, of_deployments=True)
+_anthropic = partial(_Endpoint, prompts=True, anthropic=True, client=_MESSAGES)
+
 ENDPOINTS = (
-    _ForwardedEndpoint(
-        "/chat/completions", prompts=True, responses=True, client="/chat/completions", of_deployments=True
-    ),
-    _ForwardedEndpoint("/completions", prompts=True, of_deployments=True),
-    _ForwardedEndpoint("/messages", prompts=True, anthropic=True, client="/messages"),
-    _ForwardedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True, client="/messages"),
-    _ForwardedEndpoint("/embeddings", of_deployments=True),
-    _ForwardedEndpoint("/rerank"),
-    _ForwardedEndpoint("/moderations"),
-    _ForwardedEndpoint("/images/generations", of_deployments=True),
-    _ForwardedEndpoint("/images/edits", of_deployments=True),
-    _ForwardedEndpoint("/images"),
-    _ForwardedEndpoint("/images/{rest:path}"),
-    _ForwardedEndpoint("/audio/speech", of_deployments=True),
-    _ForwardedEndpoint("/audio/transcriptions", of_deployments=True),
-    _ForwardedEndpoint("/audio/translations", of_deployments=True),
-    _ForwardedEndpoint("/audio"),
-    _ForwardedEndpoint("/audio/{rest:path}"),
+    _deployed(_CHAT, "Create a chat completion", _HI, prompts=True, client=_CHAT),
+    _deployed("/completions", "Create a completion", {"prompt": "Once upon a time"}, prompts=True),
+    _anthropic(_MESSAGES, "Create a message, by Anthropic's API", {"max_tokens": 1000, **_HI}),
+    _anthropic("/messages/count_tokens", "Count the tokens of a message, by Anthropic's API", _HI, free=True),
+    _deployed("/embeddings", "Create embeddings", {"input": "Hello!"}),
+    _Endpoint("/rerank", "Rank documents", {"query": "cats", "documents": ["A dog.", "A cat."]}),
+    _Endpoint("/moderations", "Classify an input", {"input": "Hello!"}),
+    _deployed("/images/generations", "Generate images", {"prompt": "A cat"}),
+    _deployed("/images/edits", "Edit images", {"image": _FILE, "prompt": "A cat with a hat"}),
+    _Endpoint("/images/variations", "Create variations of an image", {"image": _FILE}),
+    _Endpoint("/images"),
+    _Endpoint("/images/{rest:path}"),
+    _deployed("/audio/speech", "Generate speech", {"input": "Hello!", "voice": "alloy"}),
+    _deployed("/audio/transcriptions", "Transcribe speech", {"file": _FILE}),
+    _deployed("/audio/translations", "Translate speech", {"file": _FILE}),
+    _Endpoint("/audio"),
+    _Endpoint("/audio/{rest:path}"),
 )
 
-_JSON, _MULTIPART = "application/json", "multipart/form-data"
-_HI = [{"role": "user", "content": "Hello!"}]
 
-# By path: summary, body type, and example without the model.
-_OPERATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "/chat/completions": ("Create a chat completion", _JSON, {"messages": _HI}),
-    "/completions": ("Create a completion", _JSON, {"prompt": "Once upon a time"}),
-    "/messages": ("Create a message, by Anthropic's API", _JSON, {"max_tokens": 1000, "messages": _HI}),
-    "/messages/count_tokens": ("Count the tokens of a message, by Anthropic's API", _JSON, {"messages": _HI}),
-    "/embeddings": ("Create embeddings", _JSON, {"input": "Hello!"}),
-    "/rerank": ("Rank documents", _JSON, {"query": "cats", "documents": ["A dog.", "A cat."]}),
-    "/moderations": ("Classify an input", _JSON, {"input": "Hello!"}),
-    "/images/generations": ("Generate images", _JSON, {"prompt": "A cat"}),
-    "/images/edits": ("Edit images", _MULTIPART, {"image": "file", "prompt": "A cat with a hat"}),
-    "/images/variations": ("Create variations of an image", _MULTIPART, {"image": "file"}),
-    "/audio/speech": ("Generate speech", _JSON, {"input": "Hello!", "voice": "alloy"}),
-    "/audio/transcriptions": ("Transcribe speech", _MULTIPART, {"file": "file"}),
-    "/audio/translations": ("Translate speech", _MULTIPART, {"file": "file"}),
-}
-_ANTHROPIC = {endpoint.path for endpoint in ENDPOINTS if endpoint.anthropic}
-_TRANSLATED = {endpoint.path for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS}
-_ANSWERED = {"200": {"description": "The backend's answer, byte for byte", "content": {"*/*": {"schema": {}}}}}
+def _endpoints(*, translated_only: bool) -> list[_Endpoint]:
+    return [endpoint for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS or not translated_only]
 
 
 def passthrough_operations(prefix: str, *, translated_only: bool = False) -> dict[str, dict[str, object]]:
-    paths = [path for path in _OPERATIONS if not translated_only or path in _TRANSLATED]
-    return {f"{prefix}{path}": {"post": _operation(path)} for path in paths}
+    endpoints = [endpoint for endpoint in _endpoints(translated_only=translated_only) if endpoint.summary]
+    return {f"{prefix}{endpoint.path}": {"post": _operation(endpoint)} for endpoint in endpoints}
 
 
-def _operation(path: str) -> JSONObject:
-    summary, media_type, example = _OPERATIONS[path]
-    fields = {name: {"type": "string", "format": "binary"} for name, value in example.items() if value == "file"}
+def _operation(endpoint: _Endpoint) -> JSONObject:
+    example = endpoint.example
+    files = {name: {"type": "string", "format": "binary"} for name, value in example.items() if value == _FILE}
     schema = {
         "type": "object",
-        "properties": {"model": {"type": "string", "description": "selects the backend"}, **fields},
+        "properties": {"model": {"type": "string", "description": "selects the backend"}, **files},
         "required": ["model"],
         "additionalProperties": True,
     }
-    content: dict[str, object] = {"schema": schema}
-    if media_type == _JSON:
-        content["example"] = {"model": "demo", **example}
+    json_content = {"application/json": {"schema": schema, "example": {"model": "demo", **example}}}
+    answer = {"description": "The backend's answer, byte for byte", "content": {"*/*": {"schema": {}}}}
     return {
         "tags": ["passed through"],
-        "summary": summary,
+        "summary": endpoint.summary,
         "description": "Passed through to the backend of the model; other fields are the backend's."
-        + (" Translated for backends without this API." if path in _TRANSLATED else ""),
-        "operationId": f"pass_through{path.replace('/', '_')}",
-        "requestBody": {"required": True, "content": {media_type: content}},
-        "responses": {**_ANSWERED, **(ANTHROPIC_ERRORS if path in _ANTHROPIC else ERRORS)},
+        + (" Translated for backends without this API." if endpoint.client else ""),
+        "operationId": f"pass_through{endpoint.path.replace('/', '_')}",
+        "requestBody": {
+            "required": True,
+            "content": {"multipart/form-data": {"schema": schema}} if files else json_content,
+        },
+        "responses": {"200": answer, **(ANTHROPIC_ERRORS if endpoint.anthropic else ERRORS)},
     }
 
 
@@ -140,26 +131,15 @@ class _FastRoute(Route):
 
 
 def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bool = False) -> list[_FastRoute]:
-    endpoints = [endpoint for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS or not translated_only]
-    own = [
-        _FastRoute(
-            f"{prefix}{endpoint.path}",
-            Passthrough(api, endpoint, prefix, forwards=not translated_only),
-            methods=["POST"],
-        )
-        for prefix in prefixes
-        for endpoint in endpoints
-    ]
-    of_deployments = [
-        _FastRoute(
-            f"{prefix}/deployments/{{deployment:path}}{endpoint.path}",
-            Passthrough(api, endpoint, forwards=not translated_only),
-            methods=["POST"],
-        )
-        for prefix in prefixes
-        for endpoint in endpoints
-        if endpoint.of_deployments
-    ]
+    own, of_deployments = [], []
+    for prefix in prefixes:
+        for endpoint in _endpoints(translated_only=translated_only):
+            app = Passthrough(api, endpoint, prefix, forwards=not translated_only)
+            own.append(_FastRoute(f"{prefix}{endpoint.path}", app, methods=["POST"]))
+            if endpoint.of_deployments:
+                app = Passthrough(api, endpoint, forwards=not translated_only)
+                path = f"{prefix}/deployments/{{deployment:path}}{endpoint.path}"
+                of_deployments.append(_FastRoute(path, app, methods=["POST"]))
     return own + of_deployments
 
 
@@ -172,7 +152,7 @@ class Passthrough:
     """
 
     def __init__(
-        self, api: APIDependencies, endpoint: _ForwardedEndpoint, prefix: str | None = None, *, forwards: bool = True
+        self, api: APIDependencies, endpoint: _Endpoint, prefix: str | None = None, *, forwards: bool = True
     ) -> None:
         self._api = api
         self._prefix = prefix
@@ -200,29 +180,16 @@ class Passthrough:
         request.state.limit_headers = admission.headers()
         content_types = [value for name, value in scope["headers"] if name == b"content-type"]
         boundary = None if self._endpoint.prompts else form_boundary(content_types)
-        backend = api.responses.backend
-        if boundary is None:
-            body, created = await read_as(scope, receive, partial(self._read, request, caller), api.body_limits)
-            if created:
-                response = await self._answer(request, created, caller, admission)
-                await response(scope, receive, send)
-                return
-            raw = self._request(request, path, body, body.fields, caller)
-            with admission:
-                await admission.acquire_slots()
-                exchange = self._exchange(backend, raw, body.fields, caller, admission)
-                await exchange.run(scope, receive, send, received=True)
+        if boundary:
+            async with aclosing(await FormBody.read(request, boundary, caller.access, api.body_limits.bytes)) as form:
+                await self._forward(request, path, form, caller, admission, send)
             return
-        form = await FormBody.read(request, boundary, caller.access, api.body_limits.bytes)
-        try:
-            raw = self._request(request, path, form, {}, caller)
-            with admission:
-                await admission.acquire_slots()
-                exchange = self._exchange(backend, raw, {}, caller, admission)
-                form.field.on_received = lambda: exchange.watch()
-                await exchange.run(scope, receive, send, received=form.field.ended)
-        finally:
-            await form.aclose()
+        body, created = await read_as(scope, receive, partial(self._read, request, caller), api.body_limits)
+        if created:
+            response = await self._answer(request, created, caller, admission)
+            await response(scope, receive, send)
+        else:
+            await self._forward(request, path, body, caller, admission, send)
 
     def _read(
         self, request: Request, caller: Caller, data: bytes
@@ -235,7 +202,8 @@ class Passthrough:
         if client is None:
             return body, None
         deployment = request.path_params.get("deployment")
-        if self._endpoint.responses and "input" in fields and "messages" not in fields:
+        # Some clients send `/responses` bodies to Chat Completions.
+        if self._endpoint.client == _CHAT and "input" in fields and "messages" not in fields:
             named = {"model": deployment} if deployment else {}
             return body, validate({**fields, **named}, CreateResponse, len(data))
         model = self._model(request, body)
@@ -263,13 +231,11 @@ class Passthrough:
                 raise missing_parameter("model")
         return model
 
-    def _request(
-        self, request: Request, path: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
-    ) -> RawRequest:
+    def _request(self, request: Request, path: str, body: JSONBody | FormBody, caller: Caller) -> RawRequest:
         """
         Raises `InvalidRequest` without a model, and `PermissionDenied` if a policy service must review the request.
         """
-        responses = self._api.responses
+        responses, fields = self._api.responses, body.fields
         if responses.policy and responses.policy.blocks:
             message = f"This server does not forward {path}: its policy service cannot review such requests."
             raise PermissionDenied(message, code="policy_violation")
@@ -278,9 +244,9 @@ class Passthrough:
             body = body.with_model(model)
         caller.access.check_model(model)
         caller.access.check_fields(fields)
-        for number, tool in enumerate(_list_of(fields, "tools")):
-            if isinstance(tool, dict):  # Anthropic's `advisor` has a model of its own
-                caller.access.check_fields(tool, f"tools[{number}].")
+        for number, tool in enumerate(json_list(fields.get("tools"))):
+            # Anthropic's `advisor` has a model of its own.
+            caller.access.check_fields(json_object(tool), f"tools[{number}].")
         prompt = _chat_prompt(fields)
         if prompt:
             responses.options.check_size(prompt)
@@ -294,37 +260,42 @@ class Passthrough:
             partial(_conversation, fields),
         )
 
-    def _exchange(
-        self, backend: Backend, raw: RawRequest, fields: JSONObject, caller: Caller, admission: Admission
-    ) -> _PassthroughExchange:
-        responses = self._api.responses
-        response: ResponseObject = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
-        lifecycle = ResponseLifecycle(response, "passthrough", responses.observers, admission)
-        lifecycle.owner, lifecycle.key, lifecycle.attempts = caller.owner, caller.access.name, raw.attempts
-        limit = responses.options.max_output_seconds
-        return _PassthroughExchange(backend, self._endpoint, raw, fields, lifecycle, limit)
+    async def _forward(
+        self, request: Request, path: str, body: JSONBody | FormBody, caller: Caller, admission: Admission, send: Send
+    ) -> None:
+        raw, responses = self._request(request, path, body, caller), self._api.responses
+        with admission:
+            await admission.acquire_slots()
+            response: ResponseObject = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
+            lifecycle = ResponseLifecycle(response, "passthrough", responses.observers, admission)
+            lifecycle.owner, lifecycle.key, lifecycle.attempts = caller.owner, caller.access.name, raw.attempts
+            limit = responses.options.max_output_seconds or None
+            exchange = _PassthroughExchange(responses.backend, self._endpoint, raw, body.fields, lifecycle, limit)
+            if isinstance(body, FormBody):
+                body.field.on_received = exchange.watch
+            received = isinstance(body, JSONBody) or body.field.ended
+            await exchange.run(request.scope, request.receive, send, received=received)
 
 
 def _query_without_model(query: str) -> str:
     """Only the model in the body or path is checked, so parameters must not name a model."""
     if not query:
         return ""
-    kept = [parameter for parameter in _PARAMETERS.findall(query) if not _names_model(parameter)]
+    kept = []
+    for parameter in _PARAMETERS.findall(query):
+        name = unquote_plus(parameter.lstrip("&;").partition("=")[0])
+        if name != "model" and not reads_as_model(name):
+            kept.append(parameter)
     return query if "".join(kept) == query else "".join(kept).lstrip("&;")
 
 
-def _names_model(parameter: str) -> bool:
-    name = unquote_plus(parameter.lstrip("&;").partition("=")[0])
-    return name == "model" or reads_as_model(name)
-
-
-def _conversation(fields: dict[str, object]) -> str:
+def _conversation(fields: Mapping[str, object]) -> str:
     """A key that routes later turns to the replica with the cached prefix."""
     if isinstance(key := fields.get("prompt_cache_key"), str):
         return key
-    if not (messages := _list_of(fields, "messages")):
+    if not (messages := json_list(fields.get("messages"))):
         return ""
-    return conversation_key(fields.get("system"), _list_of(fields, "tools"), messages)
+    return conversation_key(fields.get("system"), json_list(fields.get("tools")), messages)
 
 
 _PROMPTS = ("prompt", "input", "query", "documents")  # text in other endpoints' requests
@@ -333,55 +304,46 @@ _DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"
 _LAST_SIZE = 200  # bytes searched at the end of a read
 
 
+@dataclass(eq=False, slots=True)
 class _PassthroughExchange:
     """
     A request forwarded to a backend, and its response.
-
-    `fields` is the JSON body.
 
     Errors before the first response byte are raised. Later errors end an event stream with an error event, and abort
     other responses, which would otherwise look complete.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        endpoint: _ForwardedEndpoint,
-        request: RawRequest,
-        fields: Mapping[str, object],
-        lifecycle: ResponseLifecycle,
-        max_seconds: float,
-    ) -> None:
-        self._backend = backend
-        self._endpoint = endpoint
-        self._request = request
-        self._fields = fields
-        self._lifecycle = lifecycle
-        self._max_seconds = max_seconds or None
-        self._answer: RawAnswer | None = None
-        self._streams = False  # event stream response
-        self._writer: BodyWriter | None = None  # after the headers were sent
-        self._watch: DisconnectWatch | None = None
-        self._charged: Usage = {}
+    backend: Backend
+    endpoint: _Endpoint
+    request: RawRequest
+    fields: Mapping[str, object]  # the JSON body
+    lifecycle: ResponseLifecycle
+    max_seconds: float | None
+    answer: RawAnswer | None = None
+    streams: bool = False  # event stream response
+    writer: BodyWriter | None = None  # after the headers were sent
+    disconnect: DisconnectWatch | None = None
+    charged: Usage = field(default_factory=Usage)
+    new_watch: Callable[[], DisconnectWatch] = field(init=False)
 
     async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
         """Unless the request is fully `received`, call `watch` after its last byte."""
         task = asyncio.current_task()
         assert task
-        self._new_watch = partial(DisconnectWatch, scope, receive, task.cancel)
+        self.new_watch = partial(DisconnectWatch, scope, receive, task.cancel)
         if received:
             self.watch()
         try:
             await self._exchange(scope, send)
         except asyncio.CancelledError:
-            if self._watch and self._watch.disconnected and not task.uncancel():
-                if self._writer is None:
+            if self.disconnect and self.disconnect.disconnected and not task.uncancel():
+                if self.writer is None:
                     await Response(status_code=499)(scope, receive, send)  # only for the access log
                 return
             await self._end(scope, send, shutdown_error())
             raise
         except APIError as error:
-            if self._writer:
+            if self.writer:
                 await self._end(scope, send, error)
             elif isinstance(error, BackendError) and error.response:
                 headers, content = error.response
@@ -392,29 +354,29 @@ class _PassthroughExchange:
                 raise
         finally:
             if line := log_context.request_line():
-                line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
-            if self._watch:
-                self._watch.stop()
+                line.level, line.fields = self.lifecycle.end_of_log(self.lifecycle.usage or None)
+            if self.disconnect:
+                self.disconnect.stop()
 
     def watch(self) -> None:
-        if self._watch is None:
-            self._watch = self._new_watch()
+        if self.disconnect is None:
+            self.disconnect = self.new_watch()
 
     async def _exchange(self, scope: Scope, send: Send) -> None:
-        lifecycle = self._lifecycle
+        lifecycle = self.lifecycle
         with Watched(lifecycle, self._usage):
-            exchange = self._backend.forward(self._request)
+            exchange = self.backend.forward(self.request)
             try:
                 with lifecycle:
                     async with asyncio.timeout(None) as limit, exchange as answer:
-                        self._answer = answer
+                        self.answer = answer
                         self.watch()
-                        if self._max_seconds:
-                            limit.reschedule(asyncio.get_running_loop().time() + self._max_seconds)
+                        if self.max_seconds:
+                            limit.reschedule(asyncio.get_running_loop().time() + self.max_seconds)
                         await self._write(answer, scope, send)
                         lifecycle.response["status"] = "failed" if answer.failed() else "completed"
-                        if self._watch:
-                            self._watch.stop()
+                        if self.disconnect:
+                            self.disconnect.stop()
             except TimeoutError as error:
                 message = "The response took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error
@@ -422,15 +384,15 @@ class _PassthroughExchange:
     async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
         headers, piece = [*answer.headers], answer.first
         fields = dict(headers)
-        if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
+        if self.endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
             headers.append((b"request-id", request_id.encode("latin-1")))  # displayed by Anthropic's SDKs
-        self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
-        if self._streams:
-            self._lifecycle.seconds_to_first = clock() - self._lifecycle.began
+        self.streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        if self.streams:
+            self.lifecycle.seconds_to_first = clock() - self.lifecycle.began
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         length = fields.get(b"content-length", b"")
         left = int(length) - len(piece) if length.isdigit() else -1
-        self._writer = writer = MessageWriter(send) if length else body_writer(scope, send)
+        self.writer = writer = MessageWriter(send) if length else body_writer(scope, send)
         if not piece or left == 0:
             self._charge()
         else:
@@ -438,13 +400,13 @@ class _PassthroughExchange:
             await writer.drain()
             await self._write_rest(answer, writer, left)
             self._charge()
-            self._lifecycle.last = clock()
+            self.lifecycle.last = clock()
             piece = b""
         await send({"type": "http.response.body", "body": piece, "more_body": False})
 
     async def _write_rest(self, answer: RawAnswer, writer: BodyWriter, left: int) -> None:
         """`left` is the remaining size in bytes, negative if unknown."""
-        last = _MESSAGE_STOP if self._endpoint.anthropic else _DONE
+        last = _MESSAGE_STOP if self.endpoint.anthropic else _DONE
 
         def write(piece: bytes) -> bool:
             nonlocal left
@@ -460,50 +422,46 @@ class _PassthroughExchange:
         await writer.drain()
 
     async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
-        if self._writer and self._streams:
-            self._writer.write(b"\n\n" + error_event(error, scope))  # the last event may be incomplete
-            await self._writer.drain()
+        if self.writer and self.streams:
+            self.writer.write(b"\n\n" + error_event(error, scope))  # the last event may be incomplete
+            await self.writer.drain()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _charge(self) -> None:
         """Called before the response's last bytes are sent."""
-        self._charged = self._usage(whole=True)
-        if self._charged:
-            self._lifecycle.account.charge(self._lifecycle, self._charged)
+        self.charged = self._usage(whole=True)
+        if self.charged:
+            self.lifecycle.account.charge(self.lifecycle, self.charged)
 
     def _usage(self, *, whole: bool = False) -> Usage:
         """
         Reported usage. It is estimated for endpoints with a prompt, and if the client left early: the backend may have
         done all the work.
         """
-        answer, lifecycle = self._answer, self._lifecycle
-        if self._charged or self._endpoint.free:
-            return self._charged
+        answer, lifecycle = self.answer, self.lifecycle
+        if self.charged or self.endpoint.free:
+            return self.charged
         reported = answer.usage() if answer else None
         if answer and reported is not None and whole and not answer.failed():
             if reported.cost is not None:
                 lifecycle.attempts.costs.append(reported.cost)
             return usage_of(reported, {}, [])
-        output = answer.estimate() if answer and self._endpoint.prompts else 0
+        output = answer.estimate() if answer and self.endpoint.prompts else 0
         if reported is not None:  # possibly for the prompt only
             return usage_of(reported._replace(completion=max(output, reported.completion)), {}, [])
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
         if not (left or output):
             return {}
-        prompt = estimate_prompt(_chat_prompt(self._fields)) + sum(
-            estimate_json(self._fields.get(name)) for name in _PROMPTS
+        prompt = estimate_prompt(_chat_prompt(self.fields)) + sum(
+            estimate_json(self.fields.get(name)) for name in _PROMPTS
         )
         return usage_of(TokenCounts(max(1, prompt), output), {}, [])
 
 
 def _chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
     """The prompt in an unvalidated body: messages, with Anthropic's `system` first, and tools."""
-    messages, system = _list_of(fields, "messages"), fields.get("system")
+    messages, system = json_list(fields.get("messages")), fields.get("system")
     if system:
         messages = [{"role": "system", "content": system}, *messages]
-    prompt = {"messages": messages, "tools": _list_of(fields, "tools")}
+    prompt = {"messages": messages, "tools": json_list(fields.get("tools"))}
     return {name: value for name, value in prompt.items() if value}
-
-
-def _list_of(fields: Mapping[str, object], name: str) -> list[Any]:
-    return value if isinstance(value := fields.get(name), list) else []
