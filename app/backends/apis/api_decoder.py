@@ -93,5 +93,9 @@ class APIDecoder(ABC):
                 deltas = [*deltas, *each.end()]
         return deltas
 
+    def _warn(self, message: str) -> None:
+        if message not in self.warnings:
+            self.warnings.append(message)
+
     @abstractmethod
     def _read(self, events: list[ServerEvent]) -> list[Delta]: ...

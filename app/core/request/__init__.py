@@ -9,7 +9,7 @@ Unset fields are omitted: many backends reject nulls, empty lists and unknown fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
@@ -46,7 +46,7 @@ def to_chat(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     if streams and options.stream_usage == "stream_options":
         body["stream_options"] = {"include_usage": True}
     if choice.functions:
-        body |= _tools(state, choice)
+        body |= tool_fields(state, [function.tool for function in choice.functions.values()], choice.value)
     if state.request.reasoning:
         body |= _effort(state, state.request.reasoning.effort)
     if text_format:
@@ -113,11 +113,13 @@ def with_instructions(
     return messages
 
 
-def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
+def tool_fields(state: TranslationState, tools: Sequence[JSONObject], choice: object) -> dict[str, object]:
     request, options = state.request, state.options
-    fields: dict[str, object] = {"tools": [function.tool for function in choice.functions.values()]}
-    if choice.value is not None:
-        fields["tool_choice"] = choice.value
+    if not tools:
+        return {}
+    fields: dict[str, object] = {"tools": tools}
+    if choice is not None:
+        fields["tool_choice"] = choice
     parallel = request.parallel_tool_calls
     if "parallel_tool_calls" in state.given or not parallel:
         if options.parallel_tool_calls == "send" or (options.parallel_tool_calls == "drop_false" and parallel):
@@ -239,11 +241,14 @@ def reject_unknown_fields(request: CreateResponse, options: RequestOptions) -> N
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
-def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = frozenset()) -> None:
+def warn_dropped_fields(
+    state: TranslationState, also_sent: frozenset[str] = frozenset(), unsent: Iterable[str] = ()
+) -> None:
     """
     Warn once per field that cannot be sent.
 
-    `also_sent` names fields without a counterpart in Chat Completions that are sent.
+    `also_sent` names fields without a counterpart in Chat Completions that are sent, `unsent` fields of Chat
+    Completions that are not.
     """
     request = state.request
     if state.given <= _SENT and not state.extra and isinstance(request.input, str):
@@ -260,6 +265,9 @@ def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = fro
     for path, value in _DROPPED_PARAMETERS.items():
         if value(request) and path.rpartition(".")[2] not in forwarded:
             dropped[path] = None
+    for name in unsent:
+        if getattr(request, name, None) or state.extra.get(name) not in EMPTY_VALUES:
+            dropped[name] = None
     if isinstance(request.input, list):
         dropped |= dict.fromkeys(
             path for path in _dropped_item_fields(request.input) if path.rpartition(".")[2] not in also_sent

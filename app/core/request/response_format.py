@@ -14,10 +14,11 @@ from app.core.types.request import JsonSchemaFormat
 Form: TypeAlias = tuple[JSONObject | None, str]
 
 
-def response_format(state: TranslationState) -> Form:
+def response_format(state: TranslationState, options: ResponseFormatOptions | None = None) -> Form:
+    """`options`: the profile's if None."""
     if "text" not in state.given or (json_format := state.request.text.format).type == "text":
         return None, ""
-    options = state.options.response_format
+    options = options or state.options.response_format
     if not isinstance(json_format, JsonSchemaFormat):
         if (form := _object(options)) is None:
             state.warnings.add("This backend does not support JSON output; text.format was ignored.")

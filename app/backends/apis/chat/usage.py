@@ -13,7 +13,7 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input
 
 
 def normal_usage(usage: JSONMapping) -> TokenCounts | None:
-    """None without counts."""
+    """Usage in the form of Chat Completions, Responses or Messages; None without counts."""
     counts = token_counts(usage)
     if len(usage) == 3 and counts.keys() == _PLAIN:
         prompt_tokens, completion_tokens = counts["prompt_tokens"], counts["completion_tokens"]
@@ -28,7 +28,8 @@ def normal_usage(usage: JSONMapping) -> TokenCounts | None:
     # Outside the details: DeepSeek, Moonshot and gateways to Claude (cached tokens), SGLang (reasoning tokens).
     cached = prompt["cached_tokens"] if "cached_tokens" in prompt else _first(counts, _CACHED)
     written = _first(prompt, _WRITTEN, counts.get("cache_creation_input_tokens", 0))
-    reasoning = completion.get("reasoning_tokens", counts.get("reasoning_tokens"))
+    thinking = completion.get("thinking_tokens", counts.get("reasoning_tokens"))  # Claude's name
+    reasoning = completion.get("reasoning_tokens", thinking)
     total = counts.get("total_tokens", 0)
     missing = total - prompt_tokens - completion_tokens
     # OpenAI counts reasoning as output; xAI and Gemini do not, and Gemini does not report it. Claude does not count

@@ -210,10 +210,6 @@ class GeminiDecoder(APIDecoder):
         usage = response_usage(self._usage)
         return [UsageReported(usage)] if usage else []
 
-    def _warn(self, message: str) -> None:
-        if message not in self.warnings:
-            self.warnings.append(message)
-
 
 _PARTS = {
     "functionCall": GeminiDecoder._call,

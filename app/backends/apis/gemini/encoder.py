@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,7 +22,6 @@ from app.core.request.response_format import response_format
 from app.core.request.roles import system_and_turns
 from app.core.request.tool_choice import Choice
 from app.core.types import JSONMapping, JSONObject
-from app.errors import quote
 
 
 def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
@@ -63,11 +61,10 @@ def _options(options: RequestOptions, model: str) -> RequestOptions:
 
 def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONObject, str]:
     """`by_prompt`: models before Gemini 3 reject a format together with functions."""
+    options = state.options.response_format
     if by_prompt:
-        formats = replace(state.options.response_format, json_schema="prompt", json_object="drop")
-        state = copy(state)
-        state.options = replace(state.options, response_format=formats)
-    form, instruction = response_format(state)
+        options = replace(options, json_schema="prompt", json_object="drop")
+    form, instruction = response_format(state, options)
     if form is None:
         return {}, instruction
     fields: JSONObject = {"responseMimeType": "application/json"}
@@ -90,13 +87,10 @@ _STOPS = 5  # per request; this server applies the others
 
 def _sampling(state: TranslationState) -> JSONObject:
     request, options = state.request, state.options
-    warn_dropped_fields(state)
+    warn_dropped_fields(state, unsent=_UNSENT)
     extra = state.extra
     fields: dict[str, Any] = {name: getattr(request, name) for name in _SAMPLING}
-    fields |= {name: extra.get(name) for name in (*EXTRA, *options.extra_params)}
-    for name in _UNSENT:
-        if fields.pop(name, None) not in EMPTY_VALUES:
-            state.warnings.add(f"The parameter {quote(name)} is not supported by this backend and was ignored.")
+    fields |= {name: extra.get(name) for name in (*EXTRA, *options.extra_params) if name not in _UNSENT}
     stop = fields["stop"]
     fields["stop"] = [stop] if isinstance(stop, str) else stop and stop[:_STOPS]
     if request.top_logprobs or "message.output_text.logprobs" in request.include:

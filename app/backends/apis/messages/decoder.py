@@ -8,7 +8,7 @@ from functools import partial
 from app.backends.apis.annotations import flat_annotations
 from app.backends.apis.api_decoder import APIDecoder, ErrorIn
 from app.backends.apis.body_decoder import BodyDecoder
-from app.backends.apis.chat.usage import reported_cost
+from app.backends.apis.chat.usage import normal_usage
 from app.backends.apis.filters import filters
 from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
@@ -31,11 +31,10 @@ from app.core.types.deltas import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
-    TokenCounts,
     ToolCallDelta,
     UsageReported,
 )
-from app.core.usage import is_token_count, reported_count, token_count
+from app.core.usage import reported_count, token_count
 from app.errors import quote
 
 # Others mean a complete message.
@@ -150,10 +149,6 @@ class MessagesDecoder(APIDecoder):
         delta = self._written(block, name, [text]) if isinstance(text, str) and text else None
         return [delta] if delta else []
 
-    def _warn(self, message: str) -> None:
-        if message not in self.warnings:
-            self.warnings.append(message)
-
     def delta(self, event: JSONMapping) -> list[Delta]:
         delta, block = json_object(event.get("delta")), self._blocks.get(_index(event))
         if block is None:
@@ -236,7 +231,7 @@ class MessagesDecoder(APIDecoder):
         delta, reason = json_object(event.get("delta")), json_object(event.get("delta")).get("stop_reason")
         self._count(json_object(event.get("usage")))
         deltas: list[Delta] = []
-        if usage := message_usage(self._total() if self._before else self._usage):
+        if usage := normal_usage(self._total() if self._before else self._usage):
             deltas.append(UsageReported(usage))
         answer_id, model = (json_text(self._message.get(name)) or None for name in ("id", "model"))
         deltas.append(AnswerMetadata(answer_id, model, _TIERS.get(str(self._usage.get("service_tier")))))
@@ -295,17 +290,6 @@ def _complete(block: JSONMapping) -> JSONObject:
 
 
 _OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # not the server's
-
-
-def message_usage(usage: JSONMapping) -> TokenCounts | None:
-    """Cached tokens are included in the prompt; None without counts."""
-    if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
-        return None
-    cached = token_count(usage.get("cache_read_input_tokens"))
-    written = token_count(usage.get("cache_creation_input_tokens"))
-    prompt = token_count(usage.get("input_tokens")) + cached + written
-    output = token_count(usage.get("output_tokens"))
-    return TokenCounts(prompt, output, cached, written, _thinking_tokens(usage), reported_cost(usage))
 
 
 def _thinking_tokens(usage: JSONMapping) -> int | None:

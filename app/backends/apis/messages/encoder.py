@@ -75,11 +75,8 @@ _TIERS = {"auto": "auto", "default": "standard_only"}
 
 def _parameters(state: TranslationState) -> dict[str, object]:
     request, options = state.request, state.options
-    warn_dropped_fields(state)
+    warn_dropped_fields(state, unsent=_UNSENT)
     extra = state.extra
-    for name in _UNSENT:
-        if getattr(request, name, None) or extra.get(name):
-            state.warnings.add(f"The parameter '{name}' is not supported by this backend and was ignored.")
     fields: dict[str, object] = {name: getattr(request, name) for name in _SAME}
     if fields["temperature"] is not None and fields["top_p"] is not None:
         state.warnings.add("This backend supports either temperature or top_p; top_p was ignored.")

@@ -336,10 +336,6 @@ class ResponsesDecoder(APIDecoder):
         self.failure = self._error_in({"error": fields}) or failure("failure")
         return []
 
-    def _warn(self, warning: str) -> None:
-        if warning not in self.warnings:
-            self.warnings.append(warning)
-
 
 class _RepeatedPiece:
     """Reads the texts of events that otherwise repeat an event."""

@@ -12,7 +12,15 @@ from typing import Any
 
 from app.backends.apis.responses.items import ResponsesConversation, is_in_namespace, native_name, stays_native
 from app.core.profile import Profile, RequestOptions
-from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_request, reject_unknown_fields, warn_dropped_fields
+from app.core.request import (
+    APPLIED,
+    EMPTY_VALUES,
+    EXTRA,
+    encoded_request,
+    reject_unknown_fields,
+    tool_fields,
+    warn_dropped_fields,
+)
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice, choose
@@ -20,7 +28,7 @@ from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import Function, ToolSet, collect_tools
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import HostedTools
-from app.errors import InvalidRequest, quote
+from app.errors import InvalidRequest
 
 ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
@@ -94,7 +102,7 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
         "model": options.model_map.get(model_request.model, model_request.model),
         **({"instructions": instructions} if instructions else {}),
         "input": sent,
-        **_tools(state, [*declared(choice.functions, options), *native], native_choice),
+        **tool_fields(state, [*declared(choice.functions, options), *native], native_choice),
         **_reasoning(state),
         **_text(state, text_format),
         "include": _include(state, native=bool(native)),
@@ -106,11 +114,9 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
 
 def _parameters(state: TranslationState) -> dict[str, object]:
     request, options = state.request, state.options
-    warn_dropped_fields(state, _KEPT)
+    unsent = [name for name in EXTRA if name not in APPLIED and name not in options.forward]
+    warn_dropped_fields(state, _KEPT, unsent)
     extra = state.extra
-    for name in EXTRA:
-        if name not in APPLIED and name not in options.forward and extra.get(name) not in EMPTY_VALUES:
-            state.warnings.add(f"The parameter {quote(name)} is not supported by this backend and was ignored.")
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
     fields |= {name: getattr(request, name) for name in _SAME if name in state.given}
     if cache := request.prompt_cache_options:
@@ -121,21 +127,6 @@ def _parameters(state: TranslationState) -> dict[str, object]:
     if _LOGPROBS in request.include and not request.top_logprobs:
         fields.pop("top_logprobs", None)
     return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
-
-
-def _tools(state: TranslationState, tools: list[JSONObject], choice: object) -> dict[str, object]:
-    request, options = state.request, state.options
-    if not tools:
-        return {}
-    fields: dict[str, object] = {"tools": tools}
-    if choice is not None:
-        fields["tool_choice"] = choice
-    if "parallel_tool_calls" in state.given or not request.parallel_tool_calls:
-        if options.parallel_tool_calls == "send":
-            fields["parallel_tool_calls"] = request.parallel_tool_calls
-        elif not request.parallel_tool_calls:
-            state.warnings.add("This backend does not support `parallel_tool_calls: false`.")
-    return fields
 
 
 def _reasoning(state: TranslationState) -> dict[str, object]:
