@@ -57,7 +57,7 @@ class MCPTool(HostedTool):
     def __init__(self, settings: MCPSettings, max_result_chars: int = 60_000) -> None:
         self._settings = settings
         self._max_chars = max_result_chars
-        self._pool = SessionPool(settings.pool_limits)
+        self._pool = SessionPool(settings)
         self._details: dict[str, str] = {}
 
     @classmethod
@@ -91,7 +91,11 @@ class MCPTool(HostedTool):
         else:
             name, server = chosen
             address = server_address(name, server)
-            address = replace(address, headers=_with_token(name, address.headers, declaration))
+            if declaration.secrets.get("headers"):
+                message = f"The headers of the MCP server '{name}' are set by its operator. Send only `authorization`."
+                raise InvalidRequest(message, param=f"{declaration.param_path}.headers")
+            if not _has_token(address.headers):
+                address = replace(address, headers={**address.headers, **_authorization(declaration)})
             setting = server.require_approval
             approval = self._settings.require_approval if setting is None else setting
             added = _validated(_APPROVAL, declaration, "require_approval", "never")
@@ -204,14 +208,6 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
         open_seconds=server.open_timeout,
         call_seconds=server.timeout,
     )
-
-
-def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
-    """Only the operator can set other headers."""
-    if declaration.secrets.get("headers"):
-        message = f"The headers of the MCP server '{name}' are set by its operator. Send only `authorization`."
-        raise InvalidRequest(message, param=f"{declaration.param_path}.headers")
-    return headers if _has_token(headers) else {**headers, **_authorization(declaration)}
 
 
 def _has_token(headers: Collection[str]) -> bool:

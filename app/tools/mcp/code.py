@@ -21,7 +21,7 @@ from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
 from app.tools.mcp.session import MCPSession, outcome_of, tools_of
-from app.tools.mcp.settings import MCPServer, PoolLimits, read_settings
+from app.tools.mcp.settings import MCPSettings, read_settings
 from app.tools.validation import read_declaration, read_table
 
 _CODE = ("code", "source", "script", "python_code")  # by preference
@@ -56,8 +56,6 @@ class MCPCodeSettings(BaseModel):
 
 
 class MCPCodeContainer(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     type: Literal["auto"]
     file_ids: Annotated[list[str], Field(max_length=0)] = []
     network_policy: None = None  # the server decides
@@ -67,24 +65,24 @@ class MCPCodeContainer(BaseModel):
 class MCPCodeInterpreter(HostedTool):
     types = ("code_interpreter",)
 
-    def __init__(self, settings: MCPCodeSettings, server: MCPServer, max_result_chars: int, limits: PoolLimits) -> None:
+    def __init__(self, settings: MCPCodeSettings, mcp: MCPSettings, max_result_chars: int) -> None:
+        """Raises `ValueError` for an unknown server."""
+        name = settings.provider.removeprefix("mcp:")
+        if name not in mcp.servers:
+            declared = f"declared servers: {', '.join(mcp.servers)}" if mcp.servers else "no servers are declared"
+            raise ValueError(f"provider: MCP server {name!r} not found in [tools.mcp.servers]; {declared}")
         self._settings = settings
-        self._server = server
-        self._address = server_address(settings.provider, server)
+        self._server = mcp.servers[name]
+        self._address = server_address(settings.provider, self._server)
         self._max_chars = max_result_chars
-        self._pool = SessionPool(limits)
+        self._pool = SessionPool(mcp)
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
         settings = read_table(MCPCodeSettings, table)
         require_packages(["mcp"], "mcp")
         mcp = read_settings(host.tables.get("mcp", {}), host.environment, host.directory)
-        servers = mcp.servers
-        name = settings.provider.removeprefix("mcp:")
-        if name not in servers:
-            declared = f"declared servers: {', '.join(servers)}" if servers else "no servers are declared"
-            raise ValueError(f"provider: MCP server {name!r} not found in [tools.mcp.servers]; {declared}")
-        return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
+        return cls(settings, mcp, host.max_result_chars)
 
     def open(self, declaration: Declaration) -> MCPCodeSession | None:
         """None if the caller may not use the server."""
@@ -175,15 +173,12 @@ class MCPCodeSession(MCPSession):
         except MCPFailure as failure:
             message = self._redactor(failure.message)
             return Outcome.failed(message, {"outputs": [{"type": "logs", "logs": message}]})
-        return _outcome(outcome_of(result, self._redactor, self._max_chars))
+        outcome = outcome_of(result, self._redactor, self._max_chars)
+        parts = outcome.output if isinstance(outcome.output, list) else [{"type": "input_text", "text": outcome.output}]
+        logs = "".join(str(part["text"]) for part in parts if part["type"] == "input_text")
+        outputs: list[dict[str, object]] = [{"type": "logs", "logs": logs}] if logs else []
+        outputs += [{"type": "image", "url": part["image_url"]} for part in parts if part["type"] == "input_image"]
+        return Outcome(outcome.output or "(no output)", {"outputs": outputs}, outcome.status)
 
     def _digest(self, container_id: str, length: int) -> str:
         return sha256(f"{self._owner}\n{container_id}".encode()).hexdigest()[:length]
-
-
-def _outcome(result: Outcome) -> Outcome:
-    parts = result.output if isinstance(result.output, list) else [{"type": "input_text", "text": result.output}]
-    logs = "".join(str(part["text"]) for part in parts if part["type"] == "input_text")
-    outputs: list[dict[str, object]] = [{"type": "logs", "logs": logs}] if logs else []
-    outputs += [{"type": "image", "url": part["image_url"]} for part in parts if part["type"] == "input_image"]
-    return Outcome(result.output or "(no output)", {"outputs": outputs}, result.status)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from app.tools.mcp.server import MCPFailure, ServerAddress
-from app.tools.mcp.settings import PoolLimits
+from app.tools.mcp.settings import MCPSettings
 
 if TYPE_CHECKING:
     from app.tools.mcp.connection import ServerConnection
@@ -84,8 +84,8 @@ class _Opening:
 
 
 class SessionPool:
-    def __init__(self, limits: PoolLimits) -> None:
-        self._limits = limits
+    def __init__(self, settings: MCPSettings) -> None:
+        self._settings = settings
         self._reusable: dict[_Key, PooledConnection] = {}  # least recently used first
         self._opening: dict[_Key, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -93,7 +93,7 @@ class SessionPool:
 
     async def acquire(self, address: ServerAddress, owner: str) -> PooledConnection:
         """Acquire an open connection, to be released; raises `MCPFailure`."""
-        if not address.name or self._closed or self._limits.idle <= 0:
+        if not address.name or self._closed or self._settings.session_idle <= 0:
             return PooledConnection(await open_connection(address), None, 0.0)
         key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
         if (opening := self._opening.get(key)) is None:
@@ -135,33 +135,26 @@ class SessionPool:
         if pooled.idle:
             pooled.idle.cancel()
         try:
-            usable = await self._is_usable(pooled)
+            if pooled.is_open and asyncio.get_running_loop().time() < pooled.expires:
+                await pooled.connection.check()
+                return pooled
+        except MCPFailure:
+            pass
         except BaseException:
             self.release(pooled)
             raise
-        if usable:
-            return pooled
         self._retire(pooled)
         self.release(pooled)
         return None
 
-    async def _is_usable(self, pooled: PooledConnection) -> bool:
-        if not pooled.is_open or asyncio.get_running_loop().time() >= pooled.expires:
-            return False
-        try:
-            await pooled.connection.check()
-        except MCPFailure:
-            return False
-        return True
-
     async def _opened(self, key: _Key, address: ServerAddress) -> PooledConnection:
         connection = await open_connection(address)
-        pooled = PooledConnection(connection, key, asyncio.get_running_loop().time() + self._limits.age)
+        pooled = PooledConnection(connection, key, asyncio.get_running_loop().time() + self._settings.session_age)
         if self._closed:
             return pooled
         self._reusable[key] = pooled
         for other in [*self._reusable.values()]:
-            if len(self._reusable) > self._limits.connections and not other.users:
+            if len(self._reusable) > self._settings.max_sessions and not other.users:
                 self._retire(other)
         return pooled
 
@@ -171,10 +164,10 @@ class SessionPool:
             return
         if pooled.key is None or self._reusable.get(pooled.key) is not pooled:
             self._close(pooled)
-        elif not pooled.is_open or len(self._reusable) > self._limits.connections:
+        elif not pooled.is_open or len(self._reusable) > self._settings.max_sessions:
             self._retire(pooled)
         else:
-            pooled.idle = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, pooled)
+            pooled.idle = asyncio.get_running_loop().call_later(self._settings.session_idle, self._retire, pooled)
 
     def _retire(self, pooled: PooledConnection) -> None:
         """Stop reusing a connection, and close it once unused."""

@@ -185,7 +185,11 @@ def without_secrets(value: object, redactor: Redactor) -> object:
 
 def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outcome:
     blocks: list[Block] = result.get("content") or []
-    text = truncate(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)
+    texts = [*filter(None, map(_block_text, blocks))]
+    structured = result.get("structuredContent")  # only used without text blocks
+    if structured is not None and not any(block.get("type") == "text" for block in blocks):
+        texts.insert(0, json.dumps(structured, ensure_ascii=False))
+    text = truncate(redactor.without_known("\n".join(texts)), max_chars)
     if result.get("isError"):
         content = [{"type": "text", "text": text}]
         error = {"type": "mcp_tool_execution_error", "content": content}
@@ -205,14 +209,6 @@ def failed_outcome(error: Mapping[str, object], redactor: Redactor, *, begun: bo
 
 def truncate(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else text[: max(0, max_chars - len(RESULT_TRUNCATED))] + RESULT_TRUNCATED
-
-
-def _text(blocks: Iterable[Block], structured: object) -> str:
-    """Structured content is only used without text blocks."""
-    blocks = list(blocks)
-    if structured is not None and not any(block.get("type") == "text" for block in blocks):
-        return "\n".join([json.dumps(structured, ensure_ascii=False), *filter(None, map(_block_text, blocks))])
-    return "\n".join(filter(None, map(_block_text, blocks)))
 
 
 def _block_text(block: Block) -> str:

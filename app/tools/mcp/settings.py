@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -167,12 +167,6 @@ class MCPServer(_Settings):
         return any(key in key_names or hash_of(key) in key_names for key in keys)
 
 
-class PoolLimits(NamedTuple):
-    connections: int
-    idle: float  # after the last use; 0 closes a connection when its response ends
-    age: float  # seconds until a connection is no longer reused
-
-
 class MCPSettings(_Settings):
     servers: dict[str, Annotated[MCPServer, BeforeValidator(_server)]] = {}
     """Servers by name. A plain URL or command is accepted: `time = "uvx mcp-server-time"`."""
@@ -190,10 +184,6 @@ class MCPSettings(_Settings):
     """Seconds until an unused session is closed; 0 closes it when its response ends."""
     session_age: float = Field(3600, gt=0)
     """Seconds until a session is no longer reused."""
-
-    @property
-    def pool_limits(self) -> PoolLimits:
-        return PoolLimits(self.max_sessions, self.session_idle, self.session_age)
 
     @property
     def policy(self) -> AddressPolicy:
