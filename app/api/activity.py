@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -25,6 +25,7 @@ from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest
 from app.observability.activity import HOUR, HOURS, SLOT, ActivityHour, RequestCounts
 from app.responses import Caller
+from app.tools import resources_of
 
 _RESOURCES = 100  # listed containers and vector stores
 
@@ -225,12 +226,11 @@ async def _summaries(api: APIDependencies, caller: Caller, resource: str) -> lis
     names: dict[str, list[str]] = {}
     for access in api.auth.accesses():
         names.setdefault(access.owner, []).append(access.name)
-    for tool in api.responses.tools.values():
-        found: Any = tool.resources.get(resource)
-        if isinstance(found, SummarizedResource):
-            try:
-                entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)
-            except APIError:  # already logged
-                return None
-            return [{**_own(entry, caller), "keys": names.get(str(entry["owner"]), [])} for entry in entries]
-    return []
+    found = resources_of(api.responses.tools).get(resource)
+    if not isinstance(found, SummarizedResource):
+        return []
+    try:
+        entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)
+    except APIError:  # already logged
+        return None
+    return [{**_own(entry, caller), "keys": names.get(str(entry["owner"]), [])} for entry in entries]

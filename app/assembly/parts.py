@@ -42,9 +42,8 @@ from app.settings.webhooks import HookSettings
 from app.stores import STORES, ServerStore, Store
 from app.stores.memory import MemoryCounters
 from app.stores.objects import with_image_objects
-from app.tools import TOOLS, HostedTool, ToolHost
+from app.tools import TOOLS, HostedTool, ToolHost, resources_of
 from app.tools.files.batches import Batches
-from app.tools.files.contents.attachments import Attachments
 from app.tools.search import ToolSearch
 
 if TYPE_CHECKING:
@@ -106,14 +105,9 @@ def build_store(settings: Settings) -> ServerStore:
     return store
 
 
-def resources_of(tools: Mapping[str, HostedTool]) -> dict[str, object]:
-    return {name: resource for tool in tools.values() for name, resource in tool.resources.items()}
-
-
 def build_images(store: ServerStore, tools: Mapping[str, HostedTool]) -> Store:
     """Keep images in object storage, if a tool provides it."""
-    attachments = resources_of(tools).get("attachments")
-    return with_image_objects(store, attachments if isinstance(attachments, Attachments) else None)
+    return with_image_objects(store, resources_of(tools).get("attachments"))
 
 
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:
@@ -232,8 +226,8 @@ def build_batch_worker(
     settings: Settings, api: APIDependencies, background: Background, stopping: Callable[[], bool]
 ) -> BatchWorker | None:
     """Claims no requests while `stopping`; None without batches."""
-    batches = resources_of(api.responses.tools).get("batches")
-    if not settings.batch_concurrency or not isinstance(batches, Batches):
+    batches: Batches | None = resources_of(api.responses.tools).get("batches")
+    if not settings.batch_concurrency or batches is None:
         return None
     webhooks = background.webhooks
     return BatchWorker(

@@ -27,7 +27,6 @@ from app.api.passthrough import passthrough_operations, passthrough_routes
 from app.api.routes import conversations, health, studio, websocket
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
-from app.assembly.parts import resources_of
 from app.backends.routing.router import Router
 from app.backends.server.local_servers import find_local_servers
 from app.core.types.hosted import needs_table
@@ -38,7 +37,7 @@ from app.responses.inspection import offered_prompts, offered_tools, offers_file
 from app.settings import Settings
 from app.settings.validation import PageAccess
 from app.stores.memory import MemoryStore
-from app.tools import HostedTool
+from app.tools import HostedTool, resources_of
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing

@@ -342,3 +342,7 @@ class HostedTool:
 
     async def aclose(self) -> None:
         """Called once, at the end."""
+
+
+def resources_of(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
+    return {name: resource for tool in tools.values() for name, resource in tool.resources.items()}

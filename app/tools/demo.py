@@ -7,7 +7,8 @@ Declared as an MCP server: `{"type": "mcp", "server_label": "demo"}`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -70,30 +71,23 @@ class DemoSession(ToolSession):
         self._allowed = allowed
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        functions = [
-            self._labelled(*entry) for entry in _LABELLED if self._allowed is None or entry[0] in self._allowed
+        labelled = [
+            replace(function, needs_approval=function.name in self._settings.approve)
+            for function in _FUNCTIONS
+            if function.namespace and (self._allowed is None or function.name in self._allowed)
         ]
         if not any(item["type"] == "mcp_list_tools" and item.get("server_label") == DEMO_LABEL for item in items):
             listed = report.add("mcp_list_tools", server_label=DEMO_LABEL)
             tools = [
                 {"name": function.name, "description": function.description, "input_schema": function.parameters}
-                for function in functions
+                for function in labelled
             ]
             listed.close(tools=tools)
-        return [*functions, *_OTHERS]
-
-    def _labelled(self, name: str, description: str, parameters: dict[str, object]) -> HostedFunction:
-        return HostedFunction(
-            name,
-            "mcp_call",
-            description,
-            parameters,
-            namespace=DEMO_LABEL,
-            needs_approval=name in self._settings.approve,
-        )
+        return [*labelled, *(function for function in _FUNCTIONS if not function.namespace)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        return await _RUN[call.function.name](self, call, report)
+        outcome: Outcome = await getattr(self, call.function.name)(call, report)
+        return outcome
 
     async def echo(self, call: ToolCall, report: Report) -> Outcome:
         return _text_outcome(str(call.arguments.get("text", "")))
@@ -117,7 +111,7 @@ class DemoSession(ToolSession):
     async def send(self, call: ToolCall, report: Report) -> Outcome:
         return _text_outcome(f"Sent: {call.arguments.get('text', '')}")
 
-    async def search(self, call: ToolCall, report: Report) -> Outcome:
+    async def web_search(self, call: ToolCall, report: Report) -> Outcome:
         query = str(call.arguments.get("query", ""))
         action = {
             "type": "search",
@@ -132,16 +126,16 @@ class DemoSession(ToolSession):
             usage={"web_search": {"num_requests": 1}},
         )
 
-    async def look_up(self, call: ToolCall, report: Report) -> Outcome:
+    async def file_search(self, call: ToolCall, report: Report) -> Outcome:
         queries = [str(query) for query in call.arguments.get("queries") or ()]
         result = {"file_id": "file_demo", "filename": "demo.txt", "score": 1.0, "text": "A demo.", "attributes": {}}
         return Outcome("【1】 demo.txt: A demo.", {"queries": queries, "results": [result]})
 
-    async def compute(self, call: ToolCall, report: Report) -> Outcome:
+    async def code_interpreter(self, call: ToolCall, report: Report) -> Outcome:
         code = str(call.arguments.get("code", ""))
         return Outcome(f"{len(code)} characters", {"outputs": [{"type": "logs", "logs": f"{len(code)} characters"}]})
 
-    async def draw(self, call: ToolCall, report: Report) -> Outcome:
+    async def image_generation(self, call: ToolCall, report: Report) -> Outcome:
         report.event("partial_image", partial_image_index=0, partial_image_b64=IMAGE, output_format="png")
         prompt = str(call.arguments.get("prompt", ""))
         return Outcome(f"Image created: {prompt}", {"result": IMAGE, "revised_prompt": prompt})
@@ -151,15 +145,18 @@ def _text_outcome(text: str) -> Outcome:
     return Outcome(text, {"output": text})
 
 
-_LABELLED = (
-    ("echo", "Say something again.", _schema(text="string")),
-    ("add", "Add two numbers.", _schema(a="number", b="number")),
-    ("wait", "Wait for some seconds.", _schema(seconds="number")),
-    ("fail", "Fail, with a message.", _schema(message="string")),
-    ("send", "Send a text to somebody.", _schema(text="string")),
-)
+def _labelled(name: str, description: str, **properties: str) -> HostedFunction:
+    return HostedFunction(name, "mcp_call", description, _schema(**properties), namespace=DEMO_LABEL)
+
+
+# Each is a method of `DemoSession`.
 _QUERIES = {"type": "array", "items": {"type": "string"}}
-_OTHERS = (
+_FUNCTIONS = (
+    _labelled("echo", "Say something again.", text="string"),
+    _labelled("add", "Add two numbers.", a="number", b="number"),
+    _labelled("wait", "Wait for some seconds.", seconds="number"),
+    _labelled("fail", "Fail, with a message.", message="string"),
+    _labelled("send", "Send a text to somebody.", text="string"),
     HostedFunction("web_search", "web_search_call", "Search the web.", _schema(query="string")),
     HostedFunction(
         "file_search",
@@ -176,14 +173,3 @@ _OTHERS = (
     ),
     HostedFunction("image_generation", "image_generation_call", "Draw an image.", _schema(prompt="string")),
 )
-_RUN: dict[str, Callable[[DemoSession, ToolCall, Report], Awaitable[Outcome]]] = {
-    "echo": DemoSession.echo,
-    "add": DemoSession.add,
-    "wait": DemoSession.wait,
-    "fail": DemoSession.fail,
-    "send": DemoSession.send,
-    "web_search": DemoSession.search,
-    "file_search": DemoSession.look_up,
-    "code_interpreter": DemoSession.compute,
-    "image_generation": DemoSession.draw,
-}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from app.errors import TooManyRequests
 
@@ -20,14 +20,9 @@ from app.errors import TooManyRequests
 class ContainerSlot:
     owner: str
     evict: Callable[[], None]  # starts a suspension, which ends with `release`
+    granted: asyncio.Future[None]
     idle_since: float | None = None  # None while in use or being evicted
-
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    slot: ContainerSlot
-    granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    evicting: ContainerSlot | None = None  # evicted for this waiter
+    evicting: ContainerSlot | None = None  # evicted for this slot, which waits
 
 
 class ContainerSlots:
@@ -35,32 +30,32 @@ class ContainerSlots:
         """`limit_of` returns an owner's maximum."""
         self._total, self._limit_of = total, limit_of
         self._held: set[ContainerSlot] = set()
-        self._waiters: list[_Waiter] = []
+        self._waiting: list[ContainerSlot] = []
 
     async def acquire(self, owner: str, evict: Callable[[], None], within: float) -> ContainerSlot:
         """Wait up to `within` seconds; raises `TooManyRequests`."""
-        waiter = _Waiter(ContainerSlot(owner, evict))
-        self._waiters.append(waiter)
+        slot = ContainerSlot(owner, evict, asyncio.get_running_loop().create_future())
+        self._waiting.append(slot)
         self._serve()
         try:
             async with asyncio.timeout(within):
-                await waiter.granted
+                await slot.granted
         except BaseException as error:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            if slot in self._waiting:
+                self._waiting.remove(slot)
             else:
-                self.release(waiter.slot)
+                self.release(slot)
             if isinstance(error, TimeoutError):
                 message = "All containers are in use. Try again, or delete containers you no longer need."
                 raise TooManyRequests(message, code="too_many_containers", retry_after=10) from None
             raise
-        return waiter.slot
+        return slot
 
     def release(self, slot: ContainerSlot) -> None:
         self._held.discard(slot)
-        for waiter in self._waiters:
-            if waiter.evicting is slot:
-                waiter.evicting = None
+        for other in self._waiting:
+            if other.evicting is slot:
+                other.evicting = None
         self._serve()
 
     def mark_busy(self, slot: ContainerSlot) -> None:
@@ -71,24 +66,23 @@ class ContainerSlots:
         self._serve()
 
     def _serve(self) -> None:
-        while waiter := next(filter(self._can_grant, self._in_order()), None):
-            self._waiters.remove(waiter)
-            self._held.add(waiter.slot)
-            waiter.granted.set_result(None)
-        for waiter in self._in_order():
-            if waiter.evicting is None and (candidate := self._eviction_candidate(waiter.slot.owner)):
-                candidate.idle_since, waiter.evicting = None, candidate
+        while slot := next(filter(self._can_grant, self._in_order()), None):
+            self._waiting.remove(slot)
+            self._held.add(slot)
+            slot.granted.set_result(None)
+        for slot in self._in_order():
+            if slot.evicting is None and (candidate := self._eviction_candidate(slot.owner)):
+                candidate.idle_since, slot.evicting = None, candidate
                 candidate.evict()
 
-    def _in_order(self) -> list[_Waiter]:
+    def _in_order(self) -> list[ContainerSlot]:
         """Owners with the fewest slots first, then by arrival."""
         held = self._counts()
-        waiting = [waiter for waiter in self._waiters if not waiter.granted.done()]  # some may be cancelled
-        return sorted(waiting, key=lambda waiter: held[waiter.slot.owner])
+        waiting = [slot for slot in self._waiting if not slot.granted.done()]  # some may be cancelled
+        return sorted(waiting, key=lambda slot: held[slot.owner])
 
-    def _can_grant(self, waiter: _Waiter) -> bool:
-        owner = waiter.slot.owner
-        return len(self._held) < self._total and self._counts()[owner] < self._limit_of(owner)
+    def _can_grant(self, slot: ContainerSlot) -> bool:
+        return len(self._held) < self._total and self._counts()[slot.owner] < self._limit_of(slot.owner)
 
     def _counts(self) -> Counter[str]:
         return Counter(slot.owner for slot in self._held)

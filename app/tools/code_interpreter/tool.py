@@ -13,7 +13,18 @@ from pydantic import BaseModel, Field
 from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest, NotFound
 from app.loading import import_object
-from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import (
+    Declaration,
+    HostedFunction,
+    HostedTool,
+    Outcome,
+    Report,
+    Source,
+    ToolCall,
+    ToolHost,
+    ToolSession,
+    resources_of,
+)
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import (
     Container,
@@ -121,12 +132,12 @@ class CodeInterpreter(HostedTool):
 
     def link(self, tools: Mapping[str, HostedTool]) -> None:
         """Connect uploaded files, and object storage for copies."""
-        resources = [tool.resources for tool in tools.values()]
-        uploads = (found.get("files") for found in resources)
-        files = self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
-        found = next((found["attachments"] for found in resources if "attachments" in found), None)
-        if (days := self.containers.settings.kept_days) and files and isinstance(found, Attachments):
-            self.containers.copies = FileCopies(found, days, files.max_owner_bytes)
+        resources = resources_of(tools)
+        files: Files | None = resources.get("files")
+        attachments: Attachments | None = resources.get("attachments")
+        self.containers.uploads = files
+        if (days := self.containers.settings.kept_days) and files and attachments:
+            self.containers.copies = FileCopies(attachments, days, files.max_owner_bytes)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         return [

@@ -10,7 +10,7 @@ results become `url_citation` annotations.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -152,9 +152,10 @@ class WebSearchSession(ToolSession):
         return functions
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        return await _RUN[call.function.name](self, call.arguments)
+        outcome: Outcome = await getattr(self, call.function.name)(call.arguments)
+        return outcome
 
-    async def search(self, arguments: Mapping[str, object]) -> Outcome:
+    async def web_search(self, arguments: Mapping[str, object]) -> Outcome:
         text = arguments.get("query")
         if not isinstance(text, str) or not text.strip():
             return Outcome.failed("`query` must be a search query.", {"action": _search_action("")})
@@ -230,12 +231,6 @@ _FIND_DESCRIPTION = "Find a text in a web page. Returns each match with its cont
 _QUERY = "Search query, as typed into a search engine."
 _URL = "URL of the page."
 _PATTERN = "Text to find. Case is ignored."
-
-_RUN: dict[str, Callable[[WebSearchSession, Mapping[str, object]], Awaitable[Outcome]]] = {
-    "web_search": WebSearchSession.search,
-    "open_page": WebSearchSession.open_page,
-    "find_in_page": WebSearchSession.find_in_page,
-}
 
 
 def _function(name: str, description: str, **parameters: str) -> HostedFunction:

@@ -151,7 +151,7 @@ def _commands(
 async def _search(session: WebSearchSession | None, command: QueryCommand) -> Outcome:
     if session is None:
         return Outcome.failed("None of the `domains` are allowed.")
-    return await session.search({"query": command.q})
+    return await session.web_search({"query": command.q})
 
 
 _HEAD = 4  # lines before a page's text: title, URL, a note, an empty line

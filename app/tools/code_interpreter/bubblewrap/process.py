@@ -41,8 +41,8 @@ class Sandbox:
         self, process: asyncio.subprocess.Process, memory: int, files: int, monitor: SandboxMonitor, group: Group | None
     ) -> None:
         """`memory` (bytes) and `files` are the monitor's limits."""
-        self._process, self._memory, self._files, self._monitor, self._group = process, memory, files, monitor, group
-        self._monitored: MonitoredSandbox | None = None
+        self._process, self._monitor, self._group = process, monitor, group
+        self._monitored = MonitoredSandbox(memory, files, process.pid)
 
     @property
     def alive(self) -> bool:
@@ -54,7 +54,7 @@ class Sandbox:
         own = descendants(self._process.pid)  # no code runs yet
         if not own:
             raise SandboxEnded
-        self._monitored = MonitoredSandbox(self._memory, self._files, self._process.pid, supervisor=own[0])
+        self._monitored.supervisor = own[0]
         self._monitor.add(self._monitored)
         self._freeze()
 
@@ -65,7 +65,6 @@ class Sandbox:
         Kills the sandbox if a call exceeds `within` plus `STOP_GRACE` seconds, or does not stop when cancelled. If code
         was killed, `exceeded` in the answer is the limit: `memory`, `files` or `sockets`.
         """
-        assert self._monitored
         memory_kills = self._group.memory_kills() if self._group else 0
         with contextlib.ExitStack() as stack:
             if op in _CALLS:
@@ -134,8 +133,7 @@ class Sandbox:
             self._group.freeze()
 
     def kill(self) -> None:
-        if self._monitored:
-            self._monitor.discard(self._monitored)
+        self._monitor.discard(self._monitored)
         if self._process.returncode is not None:
             return
         if self._group:

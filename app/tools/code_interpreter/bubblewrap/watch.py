@@ -31,7 +31,7 @@ class MonitoredSandbox:
     memory: int  # bytes
     files: int  # limit, including folders
     root: int  # all other processes' ancestor
-    supervisor: int  # child of `root`; runs no code
+    supervisor: int = 0  # child of `root`; runs no code
     calls: int = 0
     busy: bool = False
     ended: bool = False
