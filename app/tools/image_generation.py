@@ -15,7 +15,6 @@ import httpx
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.core.profile import TransportOptions
 from app.core.redaction import redact
 from app.core.types import JSONObject
 from app.core.types.content import IMAGES
@@ -87,9 +86,9 @@ class InputImage:
 class ImageGenerationTool(HostedTool):
     types = ("image_generation",)
 
-    def __init__(self, settings: ImageSettings, api: ImagesAPI) -> None:
+    def __init__(self, settings: ImageSettings, http: httpx.AsyncClient) -> None:
         self._settings = settings
-        self._api = api
+        self._http = http
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         return [{"type": "image_generation"}]
@@ -98,7 +97,7 @@ class ImageGenerationTool(HostedTool):
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> ImageGenerationTool:
         settings = read_table(ImageSettings, table)
         options = endpoint_options(host, settings.backend, "backend", "images API")
-        return cls(settings, ImagesAPI(options, settings.timeout))
+        return cls(settings, endpoint_client(options, timeout=settings.timeout, max_bytes=MAX_IMAGE_ANSWER_BYTES))
 
     def open(self, declaration: Declaration) -> ImageSession:
         declared = read_declaration(ImageDeclaration, declaration.tool, declaration.param_path, declaration.warnings)
@@ -110,17 +109,17 @@ class ImageGenerationTool(HostedTool):
             if mask is None:
                 field = f"{declaration.param_path}.input_image_mask.image_url"
                 raise InvalidRequest(f"Invalid '{field}': must be a data URL with a base64 image.", param=field)
-        return ImageSession(self._settings, self._api, declared, mask)
+        return ImageSession(self._settings, self._http, declared, mask)
 
     async def aclose(self) -> None:
-        await self._api.aclose()
+        await self._http.aclose()
 
 
 class ImageSession(ToolSession):
     def __init__(
-        self, settings: ImageSettings, api: ImagesAPI, declared: ImageDeclaration, mask: InputImage | None
+        self, settings: ImageSettings, http: httpx.AsyncClient, declared: ImageDeclaration, mask: InputImage | None
     ) -> None:
-        self._api, self._declared, self._mask = api, declared, mask
+        self._http, self._declared, self._mask = http, declared, mask
         self._backend, self._model = settings.backend, settings.choose_model(declared.model)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
@@ -160,7 +159,7 @@ class ImageSession(ToolSession):
         partial = self._declared.partial_images or 0
         answer: JSONObject = {}
         try:
-            async for event in self._api.images(options, images, self._mask if images else None, partial):
+            async for event in _generate(self._http, options, images, self._mask if images else None, partial):
                 if not event.get("type", "").endswith(".partial_image"):
                     answer = event
                 elif isinstance(image := event.get("b64_json"), str):
@@ -260,48 +259,46 @@ def _result_of(answer: Mapping[str, object]) -> str:
     raise ImageFailed("The backend returned no image in base64.")
 
 
-class ImagesAPI:
-    def __init__(self, options: TransportOptions, timeout: float) -> None:
-        self._http = endpoint_client(options, timeout=timeout, max_bytes=MAX_IMAGE_ANSWER_BYTES)
+async def _generate(
+    http: httpx.AsyncClient,
+    options: Mapping[str, object],
+    images: Sequence[InputImage],
+    mask: InputImage | None,
+    partial: int,
+) -> AsyncIterator[JSONObject]:
+    """Partial images, then the response. Raises `ImageFailed`."""
+    fields = _without_none(options)
+    if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
+        fields["response_format"] = "b64_json"  # other models always return base64, and reject the field
+    attempts: list[dict[str, object]] = [fields]
+    if partial:  # servers that cannot stream images reject these fields before generating
+        attempts.insert(0, {**fields, "stream": True, "partial_images": partial})
+    try:
+        for attempt in attempts:
+            async with _request(http, attempt, images, mask) as response:
+                if attempt is not fields and response.status_code in _REFUSED_FIELDS:
+                    continue
+                async for event in _events(response):
+                    yield event
+                return
+    except OutboundRefused as error:
+        raise ImageFailed(str(error)) from None
+    except httpx.TimeoutException:
+        raise ImageFailed("The backend did not generate the image in time.") from None
+    except httpx.HTTPError as error:
+        raise ImageFailed(f"The image backend does not answer: {why_no_answer(error)}.") from None
 
-    async def images(
-        self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
-    ) -> AsyncIterator[JSONObject]:
-        """Partial images, then the response. Raises `ImageFailed`."""
-        fields = _without_none(options)
-        if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
-            fields["response_format"] = "b64_json"  # other models always return base64, and reject the field
-        attempts: list[dict[str, object]] = [fields]
-        if partial:  # servers that cannot stream images reject these fields before generating
-            attempts.insert(0, {**fields, "stream": True, "partial_images": partial})
-        try:
-            for attempt in attempts:
-                async with self._request(attempt, images, mask) as response:
-                    if attempt is not fields and response.status_code in _REFUSED_FIELDS:
-                        continue
-                    async for event in _events(response):
-                        yield event
-                    return
-        except OutboundRefused as error:
-            raise ImageFailed(str(error)) from None
-        except httpx.TimeoutException:
-            raise ImageFailed("The backend did not generate the image in time.") from None
-        except httpx.HTTPError as error:
-            raise ImageFailed(f"The image backend does not answer: {why_no_answer(error)}.") from None
 
-    def _request(
-        self, fields: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None
-    ) -> AbstractAsyncContextManager[httpx.Response]:
-        if not images:
-            return self._http.stream("POST", "images/generations", json=dict(fields))
-        files = [("image[]" if len(images) > 1 else "image", _as_file(image)) for image in images]
-        if mask:
-            files.append(("mask", _as_file(mask)))
-        form = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
-        return self._http.stream("POST", "images/edits", data=form, files=files)
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
+def _request(
+    http: httpx.AsyncClient, fields: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None
+) -> AbstractAsyncContextManager[httpx.Response]:
+    if not images:
+        return http.stream("POST", "images/generations", json=dict(fields))
+    files = [("image[]" if len(images) > 1 else "image", _as_file(image)) for image in images]
+    if mask:
+        files.append(("mask", _as_file(mask)))
+    form = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
+    return http.stream("POST", "images/edits", data=form, files=files)
 
 
 def _as_file(image: InputImage) -> tuple[str, bytes, str]:

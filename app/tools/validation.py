@@ -18,7 +18,7 @@ def read_table(model: type[M], table: Mapping[str, object]) -> M:
         return model.model_validate(dict(table))
     except ValidationError as error:
         problems: dict[str, None] = {}
-        for detail in _details(error):
+        for detail in error.errors(include_url=False, include_input=False):
             *above, key = path = _path(detail) or [""]
             message = describe(detail)
             if detail["type"] == "extra_forbidden":
@@ -39,7 +39,7 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], param_pa
             warnings.add(f"The parameter {quote(path)} is not supported by this tool and was ignored.")
         return read
     except ValidationError as error:
-        detail = _details(error)[0]
+        detail = error.errors(include_url=False, include_input=False)[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in _path(detail)]
         field = f"{param_path}{''.join(steps)}"
         if detail["type"] == "missing":
@@ -58,10 +58,6 @@ def _undeclared(read: BaseModel, declaration: Mapping[str, object], param_path: 
                 yield f"{param_path}.{name}"
         elif isinstance(value, Mapping) and isinstance(inner := getattr(read, name), BaseModel):
             yield from _undeclared(inner, value, f"{param_path}.{name}")
-
-
-def _details(error: ValidationError) -> Sequence[Any]:
-    return error.errors(include_url=False, include_input=False)
 
 
 def _path(detail: Mapping[str, Any]) -> list[str | int]:

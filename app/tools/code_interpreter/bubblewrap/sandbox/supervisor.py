@@ -67,29 +67,6 @@ class _Output:
         return self._data.decode("utf-8", "replace")
 
 
-class _Reaper:
-    """Wakes `select` when a child process ends, and reaps orphans inherited by PID 1."""
-
-    def __init__(self) -> None:
-        self.fd, write = os.pipe()
-        for fd in (self.fd, write):
-            os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, the wakeup descriptor is not written
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-
-    def reap(self, *started: subprocess.Popen[bytes]) -> None:
-        """Reap ended processes. Processes in `started` retain their exit codes."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.fd, _PIECE)
-        with contextlib.suppress(ChildProcessError):
-            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                running = (process for process in started if process.returncode is None)
-                if process := next((process for process in running if process.pid == ended.si_pid), None):
-                    process.poll()
-                else:
-                    os.waitpid(ended.si_pid, 0)
-
-
 class _Worker:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -125,7 +102,11 @@ class _Supervisor:
         self._paths: dict[str, str] = {}  # actual paths in the latest file list, by their listed UTF-8 form
         self._packed: Iterator[bytes] = iter(())
         self._unpacker: Unpacker | None = None
-        self._reaper = _Reaper()
+        self._ended, write = os.pipe()  # readable after a child process has ended
+        for fd in (self._ended, write):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, the wakeup descriptor is not written
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def serve(self) -> None:
         while True:
@@ -163,7 +144,17 @@ class _Supervisor:
         return {"idle": True}
 
     def _reap(self, *started: subprocess.Popen[bytes]) -> None:
-        self._reaper.reap(*started, *([self._worker.process] if self._worker else []))
+        """Reap ended processes, also orphans inherited by PID 1. The worker and `started` retain their exit codes."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._ended, _PIECE)
+        known = [*started, *([self._worker.process] if self._worker else [])]
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                running = (process for process in known if process.returncode is None)
+                if process := next((process for process in running if process.pid == ended.si_pid), None):
+                    process.poll()
+                else:
+                    os.waitpid(ended.si_pid, 0)
 
     def do_python(self, request: dict[str, Any]) -> dict[str, object]:
         self._reap()
@@ -178,11 +169,11 @@ class _Supervisor:
         worker.channel.setblocking(False)
         reply, ended, channel = bytearray(), "", worker.channel.fileno()
         deadline = time.monotonic() + request["timeout"]
-        waited = [channel, worker.output, self._control, self._reaper.fd]
+        waited = [channel, worker.output, self._control, self._ended]
         while not ended:
             left = deadline - time.monotonic()
             ready = select.select(waited, [], [], max(0, left))[0]
-            if self._reaper.fd in ready:
+            if self._ended in ready:
                 self._reap()
             if worker.output in ready and not output.read():
                 waited.remove(worker.output)
@@ -243,8 +234,8 @@ class _Supervisor:
         ended, deadline = "", time.monotonic() + request["timeout"]
         while not ended:
             left = deadline - time.monotonic()
-            ready = select.select([*open_, self._control, self._reaper.fd], [], [], max(0, left))[0]
-            if self._reaper.fd in ready:
+            ready = select.select([*open_, self._control, self._ended], [], [], max(0, left))[0]
+            if self._ended in ready:
                 self._reap(process)
             for fd in [fd for fd in ready if fd in open_]:
                 if not open_[fd].read():
