@@ -51,7 +51,8 @@ class Store(Protocol):
     records count as missing.
     """
 
-    async def put(self, partition: str, name: str, record: bytes) -> None: ...
+    async def put(self, partition: str, name: str, record: bytes) -> None:
+        await self.apply(Change(partition, {name: record}))
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         """
@@ -335,7 +336,7 @@ class UsageLedger(Protocol):
 class ServerStore(Store, Protocol):
     """The store in the settings. Apart from `exists`, its methods do no I/O before first use of their result."""
 
-    persistent: bool  # whether records survive this process
+    persistent: bool = True  # whether records survive this process
 
     async def exists(self, partition: str, name: str) -> bool:
         """Does not renew the partition."""
@@ -347,7 +348,7 @@ class ServerStore(Store, Protocol):
 
     def counters(self) -> Counters | None:
         """The caller closes them separately. None if processes do not share counters."""
-        ...
+        return None
 
     def usage(self, *, days: int) -> UsageLedger:
         """The ledger retains rows for `days` days."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import orjson
+from pydantic import TypeAdapter
 
 from app.core.access import BudgetLimit, KeyAccess, KeyLimits, owner_id
 from app.stores import Change, Store
@@ -81,17 +82,9 @@ class KeyChange:
     after: Mapping[str, object] | None
     number: int = 0  # position in the log, from 1
 
-    def encode(self) -> bytes:
-        return orjson.dumps(asdict(self))
 
-    @classmethod
-    def decode(cls, number: int, record: bytes) -> KeyChange:
-        values = orjson.loads(record)
-        known = {name.name for name in fields(StoredKey)}  # later versions can add fields
-        key = {name: value for name, value in values["key"].items() if name in known}
-        key["secrets"] = [Secret(**secret) for secret in key["secrets"]]
-        names = ("id", "at", "actor", "action", "before", "after")
-        return cls(**{name: values[name] for name in names}, key=StoredKey(**key), number=number)
+# Later versions can add fields, which are ignored.
+_CHANGE = TypeAdapter(KeyChange)
 
 
 class KeySnapshot(NamedTuple):
@@ -123,7 +116,8 @@ class StoredKeys:
 
     async def read(self) -> KeySnapshot:
         records = await self._store.all(_LOG)
-        return KeySnapshot([KeyChange.decode(int(name), records[name]) for name in sorted(records)])
+        changes = ((name, _CHANGE.validate_json(records[name])) for name in sorted(records))
+        return KeySnapshot([replace(change, number=int(name)) for name, change in changes])
 
     async def has_changed(self, revision: int) -> bool:
         """Whether a change follows this revision; reads a single record."""
@@ -132,7 +126,7 @@ class StoredKeys:
     async def add(self, snapshot: KeySnapshot, change: KeyChange) -> bool:
         """Return False, without a change, if the snapshot is outdated."""
         name = _name(snapshot.revision + 1)
-        record = change.encode()
+        record = orjson.dumps(change)
         if not await self._store.add(_LOG, name, record) and await self._store.get(_LOG, name) != record:
             return False
         for number in snapshot.superseded():

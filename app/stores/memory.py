@@ -26,6 +26,7 @@ from app.stores import (
     LeaseState,
     RunKey,
     RunState,
+    ServerStore,
     Spending,
     TokenCharge,
     TokenResult,
@@ -60,7 +61,7 @@ class _Partition:
         return records, put + entries + records * _RECORD_OVERHEAD
 
 
-class MemoryStore:
+class MemoryStore(ServerStore):
     """Least recently used partitions first."""
 
     persistent = False
@@ -95,9 +96,6 @@ class MemoryStore:
                 "A memory store must have neither host nor path: write memory:// or memory://?max_bytes=..."
             )
         return cls(ttl=ttl, clock=clock, **read_options(parts.query, {"max_records": count, "max_bytes": count}))
-
-    async def put(self, partition: str, name: str, record: bytes) -> None:
-        await self.apply(Change(partition, {name: record}))
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         used = self._use(partition)
@@ -200,8 +198,6 @@ class MemoryStore:
     def log(self, *, ttl: float, lease: float) -> MemoryLog:
         self._logs.append(MemoryLog(ttl=ttl, lease=lease, clock=self._clock))
         return self._logs[-1]
-
-    def counters(self) -> None: ...
 
     def usage(self, *, days: int) -> MemoryUsage:
         return self._usage

@@ -72,15 +72,12 @@ def with_image_objects(store: ServerStore, storage: ImageStorage | None) -> Stor
     return ImageObjectStore(store, storage) if storage and store.persistent else store
 
 
-class ImageObjectStore:
+class ImageObjectStore(Store):
     def __init__(self, store: ServerStore, storage: ImageStorage) -> None:
         self._store = store
         self._storage = storage
         self._lasting = store.lasting()
         self._id: str | None = None
-
-    async def put(self, partition: str, name: str, record: bytes) -> None:
-        await self.apply(Change(partition, {name: record}))
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         return await self._store.add(partition, name, record)  # never images

@@ -21,11 +21,11 @@ from app.errors import StoreUnavailable
 from app.storage.tables import Rows, Tables, Transaction, execute, execute_many
 from app.stores import (
     BATCH_TTL,
-    Change,
     EventSegment,
     LeaseState,
     RunKey,
     RunState,
+    ServerStore,
     Spending,
     UsageRow,
     images_partition,
@@ -81,8 +81,7 @@ def delete_expired_from(table: str, key: str, condition: str) -> str:
     """
 
 
-class SQLStore(ABC):
-    persistent = True
+class SQLStore(ServerStore):
     # (partition, images partition, seconds until expiry, name, record): returns a row if the record was added.
     ADD: ClassVar[str]
     # (partition, name): returns whether the record existed.
@@ -96,12 +95,6 @@ class SQLStore(ABC):
         self._ttl = ttl
         # Reads do not write smaller changes of the expiry, but the partition can expire that much early.
         self._slack = min(ttl / 100, 3600)
-
-    @abstractmethod
-    async def apply(self, *changes: Change) -> bool: ...
-
-    async def put(self, partition: str, name: str, record: bytes) -> None:
-        await self.apply(Change(partition, {name: record}))
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         return bool(

@@ -123,8 +123,6 @@ class SQLiteStore(SQLStore):
     async def apply(self, *changes: Change) -> bool:
         return await self._tables.run(lambda: _apply(changes, self._ttl))
 
-    def counters(self) -> None: ...
-
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         return SQLiteLog(self._tables, ttl=ttl, lease=lease)
 

@@ -24,7 +24,7 @@ from copy import copy
 from typing import Any
 
 from app.storage import Outage
-from app.stores import LISTED, Change, images_partition, owner_of
+from app.stores import LISTED, Change, ServerStore, images_partition, owner_of
 from app.stores.keys import FOREVER
 from app.stores.redis.connection import Command, RedisClient, lua_write_guard, make_servers, read_address
 from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters
@@ -93,9 +93,7 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 """
 
 
-class RedisStore:
-    persistent = True
-
+class RedisStore(ServerStore):
     def __init__(
         self, client: RedisClient, blocking: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
     ) -> None:
@@ -140,9 +138,6 @@ class RedisStore:
             fast=lambda: client(limit, FAST_TIMEOUT, FAST_TIMEOUT),
             ttl=ttl,
         )
-
-    async def put(self, partition: str, name: str, record: bytes) -> None:
-        await self.apply(Change(partition, {name: record}))
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         return bool(await self._use(partition, ("HSETNX", _key(partition), name, record)))
