@@ -35,7 +35,7 @@ import click
 from app import __version__
 from app.cli import options
 from app.cli.keys import keys_cli
-from app.cli.options import CommandError
+from app.cli.options import CommandError, find_server, valid_settings
 
 if TYPE_CHECKING:
     import socket
@@ -88,7 +88,7 @@ def serve(reload: bool, mcp: Sequence[str], **values: object) -> None:
             values["mcp"] = _mcp_servers(mcp)
         given = {f"ANTIPHON_{name.upper()}": str(value) for name, value in values.items() if value is not None}
         os.environ.update(given)
-        settings = _settings(status=2)
+        settings = valid_settings(status=2)
         warnings = _try_to_build(settings)
     sockets = _listen(settings)
     settings = settings.model_copy(update={"port": sockets[0].getsockname()[1]})
@@ -160,7 +160,7 @@ def _pid_file(port: int | None) -> Path:
 
 @cli.command(short_help="Check the settings, backends, store and tools.")
 @options.config_file
-def check(config: str | None) -> None:
+def check() -> None:
     """Check the settings, backends, store and tools, and print the results; exit 1 if any of them fails."""
     import asyncio
 
@@ -170,9 +170,7 @@ def check(config: str | None) -> None:
     from app.settings import SettingsError, unknown_variables
     from app.settings.prompts import read_prompts
 
-    if config is not None:
-        os.environ["ANTIPHON_CONFIG"] = config
-    settings = _settings(status=1)
+    settings = valid_settings(status=1)
     try:
         read_prompts(settings.prompts)
     except SettingsError as error:
@@ -254,7 +252,7 @@ def run_codex(arguments: Sequence[str], url: str | None, show: bool) -> None:
     from app.cli import codex as configure
     from app.cli.client import first_model, has_web_search
 
-    base, key, own = _server(url)
+    base, key, own = find_server(url)
     program = shutil.which("codex")
     if program is None and not show:
         raise CommandError("Codex is not installed: npm install --global @openai/codex", 127)
@@ -309,7 +307,7 @@ def run_chat(
     parameters: dict[str, object] = {"store": store, **{name: value for name, value in given.items() if value}}
     if tools:
         parameters["tools"] = _tools_of(tools)
-    base, key, own = _server(url, api_key)
+    base, key, own = find_server(url, api_key)
     default = own.default_model if own else None
     parameters["model"] = model or default or first_model(base, key, proxied=own is None)
     with ServerClient(base, key, proxied=own is None) as client:
@@ -322,16 +320,14 @@ def run_chat(
 
 @cli.command("show", short_help="Show a stored response and its conversation.")
 @click.argument("response_id", metavar="ID", help="A stored response's id.")
-@options.server
-@options.as_json
-def show_response(response_id: str, url: str | None, api_key: str | None, as_json: bool) -> None:
+@options.server_client
+def show_response(client: ServerClient, response_id: str, as_json: bool) -> None:
     """Show a stored response: its conversation, its forks, and its backend request."""
     from rich.console import Console
 
     from app.cli.chat import show
 
-    with connected_client(url, api_key) as client:
-        show(client, Console(), response_id, as_json=as_json)
+    show(client, Console(), response_id, as_json=as_json)
 
 
 @cli.command("replay", short_help="Repeat a stored response, and compare.")
@@ -339,16 +335,9 @@ def show_response(response_id: str, url: str | None, api_key: str | None, as_jso
 @click.option("--last", type=click.IntRange(1, 100), help="The newest responses instead.")
 @click.option("--model", "-m", help="Another model; by default the same model.")
 @click.option("--check", is_flag=True, help="Exit 1 if status, text or calls differ.")
-@options.server
-@options.as_json
+@options.server_client
 def replay_response(
-    response_ids: Sequence[str],
-    last: int | None,
-    model: str | None,
-    check: bool,
-    url: str | None,
-    api_key: str | None,
-    as_json: bool,
+    client: ServerClient, response_ids: Sequence[str], last: int | None, model: str | None, check: bool, as_json: bool
 ) -> None:
     """
     Send the requests of stored responses again, and compare text, calls, tokens and cost; nothing is stored.
@@ -361,12 +350,11 @@ def replay_response(
 
     if bool(response_ids) == bool(last):
         raise click.BadParameter("must have response ids or --last, not both")
-    with connected_client(url, api_key) as client:
-        ids = response_ids or newest(client, last or 0)
-        if response_ids and len(ids) == 1:
-            same = replay(client, Console(), ids[0], model, as_json=as_json)
-        else:
-            same = replay_all(client, Console(), ids, model, as_json=as_json)
+    ids = response_ids or newest(client, last or 0)
+    if response_ids and len(ids) == 1:
+        same = replay(client, Console(), ids[0], model, as_json=as_json)
+    else:
+        same = replay_all(client, Console(), ids, model, as_json=as_json)
     if check and not same:
         sys.exit(1)
 
@@ -377,49 +365,25 @@ def replay_response(
 @click.option("--key", help="Glob for key names.")
 @click.option("--model", help="Glob for models.")
 @click.option("--group", default="day,key,model", show_default=True, help="Any of day, month, key, model, backend.")
-@options.server
-@options.as_json
-def usage(url: str | None, api_key: str | None, as_json: bool, **query: str | None) -> None:
+@options.server_client
+def usage(client: ServerClient, as_json: bool, **query: str | None) -> None:
     """Show usage and cost per key: your own key, or all keys with an admin key."""
     from rich.console import Console
 
     from app.cli.keys.managed import show_usage
 
-    with connected_client(url, api_key) as client:
-        show_usage(client, Console(), query, as_json=as_json)
+    show_usage(client, Console(), query, as_json=as_json)
 
 
 @cli.command(short_help="Back up the configured SQLite files.")
 @click.argument("file", type=options.PATH, help="The copy to write; files and vector stores go to FILE-files.")
 @options.config_file
-def backup(file: Path, config: str | None) -> None:
+def backup(file: Path) -> None:
     """Back up the configured SQLite files, while the server runs. Other stores have their own tools."""
     from app.cli.backup import back_up
 
-    if config is not None:
-        os.environ["ANTIPHON_CONFIG"] = config
-    for path in back_up(_settings(status=2), file):
+    for path in back_up(valid_settings(status=2), file):
         click.echo(f"{path}  {path.stat().st_size} bytes")
-
-
-def connected_client(url: str | None, api_key: str | None) -> ServerClient:
-    from app.cli.client import ServerClient
-
-    base, key, own = _server(url, api_key)
-    return ServerClient(base, key, proxied=own is None)
-
-
-def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
-    """A server's base URL, the key to send, and the settings if they describe this server."""
-    from app.cli.codex import KEY
-    from app.cli.serve import address_of
-    from app.settings.loading import environment
-
-    settings = _settings(status=2)
-    base = (url or f"{address_of(settings, reachable=True)}/v1").rstrip("/")
-    keys = [key.get_secret_value() for key in settings.api_keys] if url is None else []
-    key = key or environment().get(KEY) or next(iter(keys), None)
-    return base, key, settings if url is None else None
 
 
 def _tools_of(path: Path) -> list[object]:
@@ -448,15 +412,6 @@ def _exec(command: list[str], variables: dict[str, str]) -> NoReturn:
 def version() -> None:
     """Print the version."""
     click.echo(_VERSION)
-
-
-def _settings(*, status: int) -> Settings:
-    from app.settings import SettingsError, load_settings
-
-    try:
-        return load_settings()
-    except SettingsError as error:
-        raise CommandError(str(error), status) from None
 
 
 def _listen(settings: Settings) -> list[socket.socket]:

@@ -1,12 +1,17 @@
-"""Options and errors shared by several commands, and their groups."""
+"""Options, settings, clients and errors shared by several commands, and their groups."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -52,8 +57,55 @@ def combined(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
     return add
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print the JSON.")
-config_file = click.option("--config", help="A TOML settings file.")
+def _use_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        os.environ["ANTIPHON_CONFIG"] = path
+
+
+def valid_settings(*, status: int) -> Settings:
+    """Invalid settings end the command with an exit status."""
+    from app.settings import SettingsError, load_settings
+
+    try:
+        return load_settings()
+    except SettingsError as error:
+        raise CommandError(str(error), status) from None
+
+
+def find_server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
+    """A server's base URL, the key to send, and the settings if they describe this server."""
+    from app.cli.codex import KEY
+    from app.cli.serve import address_of
+    from app.settings.loading import environment
+
+    settings = valid_settings(status=2)
+    base = (url or f"{address_of(settings, reachable=True)}/v1").rstrip("/")
+    keys = [key.get_secret_value() for key in settings.api_keys] if url is None else []
+    key = key or environment().get(KEY) or next(iter(keys), None)
+    return base, key, settings if url is None else None
+
+
+def _with_client(api_key: Callable[[Any], Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options for a server and `--json`; the command gets a `ServerClient` as its first argument."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(url: str | None, api_key: str | None, **values: object) -> None:
+            from app.cli.client import ServerClient
+
+            base, key, own = find_server(url, api_key)
+            with ServerClient(base, key, proxied=own is None) as client:
+                command(client, **values)
+
+        as_json = click.option("--json", "as_json", is_flag=True, help="Print the JSON.")
+        return combined(_url, api_key, as_json)(run)
+
+    return add
+
+
+config_file = click.option("--config", expose_value=False, callback=_use_config, help="A TOML settings file.")
 _url = click.option("--url", help="An Antiphon's base URL, with /v1; by default from the settings.")
-server = combined(_url, click.option("--api-key", help="The server's key; by default from the settings."))
-admin = combined(_url, click.option("--api-key", help="An admin key; by default CODEX_ANTIPHON_KEY."), as_json)
+_key = click.option("--api-key", help="The server's key; by default from the settings.")
+server = combined(_url, _key)
+server_client = _with_client(_key)
+admin_client = _with_client(click.option("--api-key", help="An admin key; by default CODEX_ANTIPHON_KEY."))

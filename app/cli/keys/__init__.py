@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from app.cli import options
+
+if TYPE_CHECKING:
+    from app.cli.client import ServerClient
 
 
 @click.group("key", cls=options.OrderedGroup, no_args_is_help=True)
@@ -90,80 +93,59 @@ def make_key(name: str, owner: str | None, existing: bool) -> None:
 @keys_cli.command("create")
 @click.argument("name", help="The key's name in logs and usage.")
 @_fields
-@options.admin
-def create_key(name: str, url: str | None, api_key: str | None, as_json: bool, **fields: Any) -> None:
+@options.admin_client
+def create_key(client: ServerClient, name: str, as_json: bool, **fields: Any) -> None:
     """Create a key on a running server, and print it once."""
-    from app.cli import connected_client
-    from app.cli.keys.managed import print_secret
+    from app.cli.keys.managed import changed_fields, print_secret
 
-    body = {"name": name, **_changed_fields(fields)}
-    with connected_client(url, api_key) as client:
-        created, _ = client.send("POST", "antiphon/keys", body)
-        print_secret(created, as_json=as_json)
+    body = {"name": name, **changed_fields(fields)}
+    created, _ = client.send("POST", "antiphon/keys", body)
+    print_secret(created, as_json=as_json)
 
 
 @keys_cli.command("list")
 @click.option("--revoked", is_flag=True, help="List the revoked keys instead.")
-@options.admin
-def list_keys(revoked: bool, url: str | None, api_key: str | None, as_json: bool) -> None:
+@options.admin_client
+def list_keys(client: ServerClient, revoked: bool, as_json: bool) -> None:
     """List a running server's keys, with limits and last use."""
-    from app.cli import connected_client
     from app.cli.keys.managed import all_keys, print_keys
 
-    with connected_client(url, api_key) as client:
-        print_keys(all_keys(client, revoked=revoked), as_json=as_json)
+    print_keys(all_keys(client, revoked=revoked), as_json=as_json)
 
 
 @keys_cli.command("update")
 @_key
 @_fields
 @click.option("--reset", multiple=True, metavar="FIELD", help="Reset a field, for example models; repeatable.")
-@options.admin
-def update_key(
-    key: str, reset: Sequence[str], url: str | None, api_key: str | None, as_json: bool, **fields: Any
-) -> None:
+@options.admin_client
+def update_key(client: ServerClient, key: str, reset: Sequence[str], as_json: bool, **fields: Any) -> None:
     """Change fields of a running server's key."""
-    from app.cli import connected_client
-    from app.cli.keys.managed import id_of, print_keys
+    from app.cli.keys.managed import changed_fields, id_of, print_keys
 
-    body = {**dict.fromkeys(reset), **_changed_fields(fields)}
-    with connected_client(url, api_key) as client:
-        changed, _ = client.send("PATCH", f"antiphon/keys/{id_of(client, key)}", body)
-        print_keys([changed], as_json=as_json)
+    body = {**dict.fromkeys(reset), **changed_fields(fields)}
+    changed, _ = client.send("PATCH", f"antiphon/keys/{id_of(client, key)}", body)
+    print_keys([changed], as_json=as_json)
 
 
 @keys_cli.command("revoke")
 @_key
-@options.admin
-def revoke_key(key: str, url: str | None, api_key: str | None, as_json: bool) -> None:
+@options.admin_client
+def revoke_key(client: ServerClient, key: str, as_json: bool) -> None:
     """Revoke a running server's key permanently."""
-    from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_keys
 
-    with connected_client(url, api_key) as client:
-        revoked, _ = client.send("DELETE", f"antiphon/keys/{id_of(client, key)}")
-        print_keys([revoked], as_json=as_json)
+    revoked, _ = client.send("DELETE", f"antiphon/keys/{id_of(client, key)}")
+    print_keys([revoked], as_json=as_json)
 
 
 @keys_cli.command("rotate")
 @_key
 @click.option("--grace-period", default=86_400, show_default=True, help="Seconds until the current secret expires.")
-@options.admin
-def rotate_key(key: str, grace_period: int, url: str | None, api_key: str | None, as_json: bool) -> None:
+@options.admin_client
+def rotate_key(client: ServerClient, key: str, grace_period: int, as_json: bool) -> None:
     """Give a running server's key a new secret, and print it once."""
-    from app.cli import connected_client
     from app.cli.keys.managed import id_of, print_secret
 
-    with connected_client(url, api_key) as client:
-        path = f"antiphon/keys/{id_of(client, key)}/rotate"
-        rotated, _ = client.send("POST", path, {"grace_period": grace_period})
-        print_secret(rotated, as_json=as_json)
-
-
-def _changed_fields(values: Mapping[str, Any]) -> dict[str, object]:
-    from app.cli.keys.managed import changed_fields
-
-    try:
-        return changed_fields(values)
-    except ValueError as error:
-        raise options.CommandError(str(error), 2) from None
+    path = f"antiphon/keys/{id_of(client, key)}/rotate"
+    rotated, _ = client.send("POST", path, {"grace_period": grace_period})
+    print_secret(rotated, as_json=as_json)

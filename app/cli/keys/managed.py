@@ -40,7 +40,7 @@ _COUNTS = {
 
 
 def changed_fields(options: Mapping[str, Any]) -> dict[str, object]:
-    """API fields for options; raises `ValueError` for invalid text."""
+    """API fields for options; raises `CommandError` for invalid text."""
     fields: dict[str, object] = {name: options[name] for name in _SAME if options[name] not in (None, ())}
     if options["budgets"]:
         fields["budgets"] = dict(map(_budget, options["budgets"]))
@@ -54,7 +54,7 @@ def _budget(text: str) -> tuple[str, int | float]:
     try:
         return name, int(amount) if amount.isdigit() else float(amount)
     except ValueError:
-        raise ValueError(f"--budget: must be NAME=AMOUNT, such as tokens_per_day=100000, not {text!r}") from None
+        raise CommandError(f"--budget: must be NAME=AMOUNT, such as tokens_per_day=100000, not {text!r}", 2) from None
 
 
 def _time(text: str) -> int:
@@ -63,7 +63,7 @@ def _time(text: str) -> int:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"--expires: must be a day or a time, such as 2027-01-31, not {text!r}") from None
+        raise CommandError(f"--expires: must be a day or a time, such as 2027-01-31, not {text!r}", 2) from None
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
 
 
