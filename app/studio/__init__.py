@@ -90,7 +90,7 @@ class Assets:
 
         page = read("index.html")
         bundle = concatenated("js/main.js", read)
-        texts = {**bundle.scripts, "css/studio.css": joined_styles(style_sheets(page), read)}
+        texts = {**bundle.scripts, "css/studio.css": joined_styles(_STYLE_SHEET.findall(page), read)}
         made = {name: Asset.of(text.encode(), name) for name, text in texts.items()}
         return Studio(version, Asset.of(bundled_page(page, version, bundle.vendored).encode(), "index.html"), made)
 
@@ -203,7 +203,7 @@ class _Script:
                 self.lazy.append(target)
             return f'import("{_relative(target, posixpath.dirname(self.path))}")'
 
-        body = _IMPORT.sub(bound, self._read(path))
+        body = _IMPORT.sub(bound, _BLOCK_COMMENT.sub("", self._read(path)))  # types in comments can be imports
         self._modules[path] = [name for _, name in _EXPORT.findall(body)]
         body = _DYNAMIC.sub(lazy, _EXPORT.sub(r"\1", body))
         if left := _LEFT.search(re.sub(r"^import\(", "", body, flags=re.MULTILINE)):
@@ -222,16 +222,11 @@ def _relative(path: str, folder: str) -> str:
 
 
 def _shortened(source: str) -> str:
-    """Strip indentation, blank lines and full-line comments: a quarter of a module."""
-    source = _BLOCK_COMMENT.sub("", source)
+    """Strip indentation, blank lines and full-line comments: with block comments, a quarter of a module."""
     lines = source.splitlines()
     if any(line.count("`") % 2 for line in lines):  # multi-line template literal
         return source
     return "\n".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("//"))
-
-
-def style_sheets(page: str) -> list[str]:
-    return _STYLE_SHEET.findall(page)
 
 
 def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str = "css") -> str:

@@ -97,6 +97,7 @@ async def test_bundle_is_made_once() -> None:
     assets = Assets()
     first = assets.studio()
     assert assets.studio() is first
+    assert [*first.files] == ["js/studio.js", "js/views.js", "css/studio.css"]
     assert gzip.decompress(first.files["js/studio.js"].compressed or b"") == first.files["js/studio.js"].body
     assert assets.file(PAGES / "icon.svg") is assets.file(PAGES / "icon.svg")
 
