@@ -385,7 +385,11 @@ class Settings(BaseModel):
         given = [f"{PREFIX}{name.upper()}" for name in names if getattr(self, name)]
         if len(given) > 1:
             raise ValueError(f"{given[1]}: must be left out if {given[0]} is set")
-        self._check_keys_differ()
+        owners = {digest_of(key.get_secret_value()): "ANTIPHON_API_KEYS" for key in self.api_keys}
+        for name, key in self.keys.items():
+            for digest in key.digests:
+                if (other := owners.setdefault(digest, f"keys.{name}")) != f"keys.{name}":
+                    raise ValueError(f"keys.{name}: must not contain a key from {other}")
         for name in sorted(self.auth.tables - self.keys.keys()) if self.auth else ():
             raise ValueError(f"auth: table [keys.{name}] not found")
         for name, key in self.keys.items():
@@ -394,13 +398,6 @@ class Settings(BaseModel):
             if key.budget.needs_prices and not self.prices:
                 raise ValueError(f'keys.{name}.budget: money requires prices, in tables [prices."GLOB"]')
         return self
-
-    def _check_keys_differ(self) -> None:
-        owners = {digest_of(key.get_secret_value()): "ANTIPHON_API_KEYS" for key in self.api_keys}
-        for name, key in self.keys.items():
-            for digest in key.digests:
-                if (other := owners.setdefault(digest, f"keys.{name}")) != f"keys.{name}":
-                    raise ValueError(f"keys.{name}: must not contain a key from {other}")
 
     @property
     def is_local(self) -> bool:

@@ -151,10 +151,6 @@ class LayeredStore:
     async def all_in_memory(self, partition: str) -> dict[str, bytes]:
         return {} if self.memory is None else await self.memory.all(partition)
 
-    async def has_stored(self, partition: str, names: Collection[str]) -> bool:
-        """Whether all named records are stored; renews the partition."""
-        return (await self.store.names(partition)).issuperset(names)
-
     async def get(self, partition: str, name: str) -> bytes | None:
         record = None if self.memory is None else await self.memory.get(partition, name)
         return await self.store.get(partition, name) if record is None else record

@@ -3,14 +3,14 @@ The statements and methods that the SQLite and PostgreSQL stores share: records,
 
 `app.storage.tables` describes the statements' syntax. A partition is a row in `antiphon_buckets`. `{left}` is the time
 in seconds until it expires; `{array}` aggregates a column into a JSON array. `{unexpired}` is a condition on runs,
-`{of_run}` on a run's segments.
+`{of_run}` on a run's segments. `{day}` is the column as text, `{as_day}` converts text: in PostgreSQL, days are dates.
 """
 
 from __future__ import annotations
 
 import calendar
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import ClassVar, Self
@@ -170,7 +170,6 @@ _ORPHANS = "SELECT bucket, response FROM antiphon_runs WHERE NOT ended AND lease
 
 
 class SQLLog(ABC):
-    WORDS: ClassVar[Mapping[str, str]]
     # All times are in seconds.
     BEGIN: ClassVar[str]  # (partition, response, worker, lease, time until expiry)
     CLAIM: ClassVar[str]  # as above; returns whether the run was claimed
@@ -234,10 +233,6 @@ class SQLLog(ABC):
         rows = await self._fetch_segments(_READ, *run, min(after, 2**62))
         return [EventSegment(first, last, data, bool(ends)) for first, last, ends, data in rows]
 
-
-# In PostgreSQL, days are dates.
-SQLITE_USAGE = {"{day}": "day", "{as_day}": ""}
-POSTGRES_USAGE = {"{day}": "to_char(day, 'YYYY-MM-DD')", "{as_day}": "::text::date"}
 
 _COUNTS = UsageRow._fields[4:]
 _ADD_BATCH = """

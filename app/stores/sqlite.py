@@ -15,14 +15,13 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from app.storage import one_of, read_options, seconds
 from app.storage.sqlite import Database, SQLiteTables
 from app.storage.tables import Migrations, Row, Rows, Transaction, execute, execute_many
 from app.stores import Change, EventSegment, RunKey, images_partition, owner_of
-from app.stores.sql import EXISTS, EXPIRE, SQLITE_USAGE, SQLLog, SQLStore, delete_expired_from
+from app.stores.sql import EXISTS, EXPIRE, SQLLog, SQLStore, delete_expired_from
 
 # Delete an expired partition, then create or renew the partition, and renew its images' partition.
 _OPEN = f"""
@@ -191,11 +190,6 @@ class SQLiteLog(SQLLog):
 
     _tables: SQLiteTables
 
-    # Runs that have not ended do not expire.
-    WORDS: ClassVar = {
-        "{of_run}": "run = (SELECT id FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired})",
-        "{unexpired}": "NOT (ended AND expires <= {moment})",
-    }
     BEGIN = """
     DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2;
     INSERT INTO antiphon_runs (bucket, response, worker, leased, expires)
@@ -244,7 +238,14 @@ class SQLiteLog(SQLLog):
         """The store closes the file."""
 
 
-_WORDS = {**SQLITE_USAGE, **SQLiteLog.WORDS, "{left}": "expires - $now", "{array}": "json_group_array"}
+_WORDS = {
+    "{day}": "day",
+    "{as_day}": "",
+    "{of_run}": "run = (SELECT id FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired})",
+    "{unexpired}": "NOT (ended AND expires <= {moment})",  # runs that have not ended do not expire
+    "{left}": "expires - $now",
+    "{array}": "json_group_array",
+}
 
 # `runs` and `batches` belong to the event log, the others to the store.
 _BUCKETS = """

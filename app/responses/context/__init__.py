@@ -130,7 +130,7 @@ class ContextLoader:
         cached = self.cache.get(lookup.owner, response_id)
         if partition is None or cached is None:
             return None
-        if not await lookup.layers.has_stored(partition, cached.past.response_ids):
+        if not (await lookup.layers.store.names(partition)).issuperset(cached.past.response_ids):
             self.cache.remove(lookup.owner, response_id)
             return None
         self.cache.supersede(lookup.owner, cached)

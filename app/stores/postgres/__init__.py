@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from app.runtime.tasks import wait_for_event
 from app.storage import Outage
@@ -21,7 +21,7 @@ from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_u
 from app.storage.tables import Rows, Tables, Transaction, execute
 from app.stores import SLOT_LEASE, Change, EventSegment, RunKey, TokenCharge, TokenResult, images_partition, owner_of
 from app.stores.postgres.schema import CHANNEL, migrate_store
-from app.stores.sql import EXPIRE, POSTGRES_USAGE, SQLLog, SQLStore, delete_expired_from
+from app.stores.sql import EXPIRE, SQLLog, SQLStore, delete_expired_from
 
 # $12: other image partitions, because a statement cannot update a row twice. They are renewed last: every statement
 # locks a partition before its images' partition.
@@ -179,12 +179,6 @@ class PostgresLog(SQLLog):
     Each process listens on one connection. While it is broken, readers poll.
     """
 
-    WORDS: ClassVar = {
-        "{of_run}": """bucket = $1 AND response = $2 AND EXISTS (
-            SELECT FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired}
-        )""",
-        "{unexpired}": "expires > {moment}",
-    }
     BEGIN = "SELECT antiphon_run_begin($1, $2, $3, $4, $5)"
     CLAIM = "SELECT antiphon_run_claim($1, $2, $3, $4, $5)"
     APPEND = "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)"
@@ -225,8 +219,12 @@ class PostgresLog(SQLLog):
 
 
 _WORDS = {
-    **POSTGRES_USAGE,
-    **PostgresLog.WORDS,
+    "{day}": "to_char(day, 'YYYY-MM-DD')",
+    "{as_day}": "::text::date",
+    "{of_run}": """bucket = $1 AND response = $2 AND EXISTS (
+        SELECT FROM antiphon_runs WHERE bucket = $1 AND response = $2 AND {unexpired}
+    )""",
+    "{unexpired}": "expires > {moment}",
     "{left}": "extract(epoch FROM expires - clock_timestamp())::float8",
     "{array}": "json_agg",
 }
