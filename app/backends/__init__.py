@@ -67,19 +67,11 @@ class Translation(NamedTuple):
 
 class RawBody(Protocol):
     @property
-    def length(self) -> int | None:
-        """In bytes; None for chunked encoding."""
-        ...
-
+    def length(self) -> int | None: ...  # in bytes; None for chunked encoding
     @property
-    def replayable(self) -> bool:
-        """False once a streamed body has been read."""
-        ...
-
+    def replayable(self) -> bool: ...  # false once a streamed body has been read
     @property
-    def media_type(self) -> bytes:
-        """`Content-Type`, so that the backend parses the body like this server."""
-        ...
+    def media_type(self) -> bytes: ...  # `Content-Type`, so that the backend parses the body like this server
 
     def with_model(self, model: str) -> RawBody:
         """No other byte changes."""
@@ -117,18 +109,9 @@ class RawAnswer(Protocol):
     Its methods raise `BackendError` if the connection breaks.
     """
 
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """The caller's headers, with names in lower case."""
-        ...
-
-    @property
-    def first(self) -> bytes:
-        """The body's first bytes; may be empty."""
-        ...
+    status: int
+    headers: list[tuple[bytes, bytes]]  # for the caller, with names in lower case
+    first: bytes  # the body's first bytes; may be empty
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
         """

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 from app.backends import (
     LOW_PRIORITY,
     Backend,
-    ModelRequest,
     RequestObserver,
 )
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
@@ -142,14 +141,6 @@ class ReplicaPool:
         self.users = 0  # requests that may use this pool: `drain` waits until each calls `end_use`
         self._unused: asyncio.Event | None = None  # set while draining
 
-    def undescribed_images(self, model_request: ModelRequest) -> list[str]:
-        """URLs of images without a description, if any server is known not to accept images."""
-        found = (replica.backend.undescribed_images(model_request) for replica in self.replicas)
-        return next(filter(None, found), [])
-
-    def refuses_images(self, model: str) -> bool:
-        return any(replica.backend.refuses_images(model) for replica in self.replicas)
-
     def has_other(self, exclude: Collection[Replica]) -> bool:
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
@@ -191,11 +182,11 @@ class ReplicaPool:
     async def check(self) -> None:
         """Return once a server passes its check; raises `BackendError` if all fail."""
 
-        async def check(replica: Replica) -> None:
-            with self._attributing_errors(replica):
-                await replica.backend.check()
+        await first_success([self._check(replica) for replica in self.replicas])
 
-        await first_success([check(replica) for replica in self.replicas])
+    async def _check(self, replica: Replica) -> None:
+        with self._attributing_errors(replica):
+            await replica.backend.check()
 
     async def aclose(self) -> None:
         await end(self._watching)
@@ -378,16 +369,15 @@ class ReplicaPool:
         try:
             while failing := [replica for replica in self.replicas if replica.circuit.open]:
                 await asyncio.sleep(self.config.check_interval)
-                await asyncio.gather(*map(self._check, failing))
+                await asyncio.gather(*map(self._recheck, failing))
                 self._grant_waiting()
         finally:
             self._watching = None
 
-    async def _check(self, replica: Replica) -> None:
+    async def _recheck(self, replica: Replica) -> None:
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT):
-                with self._attributing_errors(replica):
-                    await replica.backend.check()
+                await self._check(replica)
         except (BackendError, TimeoutError):
             return
         logger.info("backend server recovered", extra={"backend": self.name, "server": replica.redacted_url})
@@ -403,15 +393,15 @@ def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Repli
     if not (key := conversation()):
         return least_loaded(free)
     bound = _LOAD_FACTOR * sum(replica.load for replica in free) / len(free) + _LOAD_MARGIN
-    return max((replica for replica in free if replica.load + 1 <= bound), key=lambda replica: _rank(key, replica))
+
+    def rank(replica: Replica) -> bytes:
+        return blake2b(f"{key}\n{replica.url}".encode(errors="replace"), digest_size=8).digest()
+
+    return max((replica for replica in free if replica.load + 1 <= bound), key=rank)
 
 
 def least_loaded(free: Sequence[Replica]) -> Replica:
     return min(free, key=lambda replica: replica.load)
-
-
-def _rank(conversation: str, replica: Replica) -> bytes:
-    return blake2b(f"{conversation}\n{replica.url}".encode(errors="replace"), digest_size=8).digest()
 
 
 async def first_success(attempts: Iterable[Any]) -> None:

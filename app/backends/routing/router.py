@@ -97,10 +97,13 @@ class Router(Backend):
         return self._route_of(model_request)[0].backend.encode(model_request)
 
     def undescribed_images(self, model_request: ModelRequest) -> list[str]:
-        return self._route(model_request.model)[0].undescribed_images(model_request)
+        """For the model's first backend, if any of its servers is known not to accept images."""
+        pool = self._route_of(model_request)[0]
+        found = (replica.backend.undescribed_images(model_request) for replica in pool.replicas)
+        return next(filter(None, found), [])
 
     def refuses_images(self, model: str) -> bool:
-        return self._route(model)[0].refuses_images(model)
+        return any(replica.backend.refuses_images(model) for replica in self._route(model)[0].replicas)
 
     def open(self, model_request: ModelRequest) -> RequestInFlight:
         return RequestInFlight(self._route_of(model_request), model_request)
@@ -159,7 +162,8 @@ class Router(Backend):
             for name, model in known.items():
                 if _claim(pool, name):
                     models.setdefault(name, model)
-            for name in _names(pool):
+            names = [name for name in pool.config.models if not set(name) & set("*?[")]
+            for name in [*pool.config.aliases, *names]:
                 default = {"object": "model", "created": 0, "owned_by": pool.name}
                 model = known.get(pool.config.aliases.get(name, name), default)
                 models.setdefault(name, {**model, "id": name})
@@ -394,7 +398,3 @@ def _claim(pool: ReplicaPool, model: str) -> str | None:
     if model in pool.config.aliases:
         return model
     return next((pattern for pattern in pool.config.models if fnmatchcase(model, pattern)), None)
-
-
-def _names(pool: ReplicaPool) -> list[str]:
-    return [*pool.config.aliases, *(name for name in pool.config.models if not set(name) & set("*?["))]

@@ -67,7 +67,12 @@ class BodyReader:
                 await self._pass_on(receiver)
                 continue
             if decoder.finished:
-                self._limit_heartbeats()
+                # Heartbeats no longer extend the timeout.
+                profile = self._profile
+                grace = profile.response.finish_grace_s
+                if decoder.resumed:
+                    grace = max(grace, profile.transport.idle_timeout)
+                reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
             self._direct = None if receiver is None or receiver.paused else receiver
             try:
                 if self._started:
@@ -112,13 +117,6 @@ class BodyReader:
         if self._undecoded > LARGE:
             self._direct = None
         return not decoder.ending
-
-    def _limit_heartbeats(self) -> None:
-        """After the finish reason, heartbeats no longer extend the timeout."""
-        grace = self._profile.response.finish_grace_s
-        if self.decoder.resumed:
-            grace = max(grace, self._profile.transport.idle_timeout)
-        self.reply.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
 
     async def _pass_on(self, receiver: DeltaReceiver) -> None:
         if self._undecoded > LARGE:

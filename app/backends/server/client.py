@@ -87,7 +87,8 @@ class ModelServer(Backend):
         self.endpoints = Endpoints(base, profile)
         self._models_target = RequestTarget("GET", under(base, self.endpoints.current.codec.models_path, profile))
         self._forwarding = Forwarding(base, profile)
-        self._http = HTTPXTransport(http) if http else transport_to(base)
+        local = base.host in ("localhost", "::1") or base.host.startswith("127.")  # without the environment's proxies
+        self._http = HTTPXTransport(http) if http else HTTPToolsTransport(trust_env=not local)
         self._passes = self._key == PASSTHROUGH
         # After an empty stream, repeat the request without streaming.
         self.asks_whole = profile.response.empty_stream == "ask_whole"
@@ -135,19 +136,20 @@ class ModelServer(Backend):
                 await answer.aclose()
 
     async def _forwarded(self, request: RawRequest) -> ForwardedAnswer:
+        def prepare() -> OutgoingRequest:
+            credentials = self._credentials(request.caller_key)
+            return self._forwarding.request(request, credentials, own_account=not self._passes)
+
         retries = self.retries(request)
         while True:
             try:
-                reply = await self.send(self.endpoints.current, lambda: self._raw(request), request.caller_key, request)
+                reply = await self.send(self.endpoints.current, prepare, request.caller_key, request)
                 answer = ForwardedAnswer(reply, self._profile)
                 await answer.begin(lambda event: self.error_in(event, request.caller_key))
                 return answer
             except BackendError as error:
                 if not (request.body.replayable and await retries.wait(error)):
                     raise
-
-    def _raw(self, request: RawRequest) -> OutgoingRequest:
-        return self._forwarding.request(request, self._credentials(request.caller_key), own_account=not self._passes)
 
     def retries(self, request: ModelRequest | RawRequest) -> Retries:
         return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
@@ -180,12 +182,23 @@ class ModelServer(Backend):
         name = self._profile.request.model_map.get(model, model)
         return self.endpoints.current.adaptation.refuses_images(name)
 
-    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        return await self._list_models(caller_key, seconds=15)
+    async def models(self, caller_key: str | None = None, seconds: float = 15) -> list[JSONObject]:
+        endpoint = self.endpoints.current
+        listed = await self._read_json(endpoint, self._models_target, b"", caller_key, seconds)
+        if isinstance(listed, dict):
+            listed = listed.get("data") or listed.get("models")
+        entries = [{"id": each} if isinstance(each, str) else each for each in json_list(listed)]
+        models = []
+        for each in json_objects(entries):
+            if entry := endpoint.codec.listed_model(each):
+                name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
+                known = {key: value for key, value in entry.items() if value is not None}
+                models.append({"object": "model", "created": 0, "owned_by": "backend", **known, "id": name})
+        return models
 
     async def check(self) -> None:
         try:
-            await self._list_models(None, seconds=5)
+            await self.models(seconds=5)
         except BackendError as error:
             if self._passes and error.status in (401, 403):
                 return  # reachable; requires a caller's key
@@ -279,14 +292,6 @@ class ModelServer(Backend):
                     self._lines.clear()
                 self._lines[secret] = lines
         return target, b"%bContent-Length: %d\r\n" % (lines, len(content)) if content else lines, content
-
-    async def _list_models(self, caller_key: str | None, seconds: float) -> list[JSONObject]:
-        listed = await self._read_json(self.endpoints.current, self._models_target, b"", caller_key, seconds)
-        if isinstance(listed, dict):
-            listed = listed.get("data") or listed.get("models")
-        read = self.endpoints.current.codec.listed_model
-        entries = [{"id": entry} if isinstance(entry, str) else entry for entry in json_list(listed)]
-        return [_model(entry) for each in json_objects(entries) if (entry := read(each))]
 
     async def _read_json(
         self, endpoint: Endpoint, target: RequestTarget, content: bytes, caller_key: str | None, seconds: float
@@ -397,14 +402,18 @@ class SentRequest:
         """
         Return the answer's body; raises `BackendError`.
 
-        `whole` requests a single JSON document.
+        `whole` requests a single JSON document, which the decoders of streams can read, too.
         """
         model_request, endpoints = self._model_request, self._server.endpoints
         for endpoint in endpoints.candidates():
             profile = endpoint.profile
             encoded = endpoint.encode(model_request)
+            body = encoded.body
+            if whole:
+                body = {name: value for name, value in body.items() if name != "stream_options"}
+                body |= {"stream": False} if "stream" in body else {}
             try:
-                reply = await self._send(endpoint, _unstreamed(encoded.body) if whole else encoded.body)
+                reply = await self._send(endpoint, body)
             except BackendError as error:
                 if endpoints.lacks(endpoint, error):
                     continue
@@ -465,18 +474,6 @@ class SentRequest:
         return await self._retries.wait(error)
 
 
-def transport_to(url: httpx.URL) -> HTTPToolsTransport:
-    """Uses the environment's proxies, except for local servers."""
-    local = url.host == "localhost" or url.host.startswith("127.") or url.host == "::1"
-    return HTTPToolsTransport(trust_env=not local)
-
-
-def _unstreamed(body: JSONObject) -> JSONObject:
-    """Request the answer as one JSON document, which the decoders of streams can read, too."""
-    fields = {name: value for name, value in body.items() if name != "stream_options"}
-    return {**fields, "stream": False} if "stream" in body else fields
-
-
 def _json(body: JSONObject) -> bytes:
     try:
         return orjson.dumps(body)
@@ -502,9 +499,3 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
                 break
     finally:
         await response.aclose()
-
-
-def _model(entry: JSONObject) -> JSONObject:
-    name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
-    defaults = {"object": "model", "created": 0, "owned_by": "backend"}
-    return defaults | {key: value for key, value in entry.items() if value is not None} | {"id": name}

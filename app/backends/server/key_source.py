@@ -72,13 +72,9 @@ def _unreadable(reason: str) -> BackendError:
 
 async def key_from_file(path: Path) -> str:
     try:
-        return await asyncio.to_thread(_text_of, path)
+        return await asyncio.to_thread(lambda: path.expanduser().read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(f"api_key_file: {getattr(error, 'strerror', None) or 'not UTF-8'}") from None
-
-
-def _text_of(path: Path) -> str:
-    return path.expanduser().read_text("utf-8")
 
 
 async def key_from_command(command: Sequence[str], seconds: float = _COMMAND_TIMEOUT) -> str:

@@ -30,8 +30,6 @@ from app.errors import BackendError
 
 CHAT = "/chat/completions"
 MESSAGES = "/messages"
-_BELOW_MESSAGES = f"{MESSAGES}/"
-_SPEAK_CHAT = frozenset({"chat", "auto"})
 
 _DEFAULTS = frozenset({b"anthropic-version"})  # sent only if the caller does not
 _LISTS = frozenset({b"anthropic-beta"})  # extended by a profile
@@ -39,7 +37,7 @@ _DECODED = (b"content-encoding", b"content-length")
 
 
 def is_of_messages(endpoint: str) -> bool:
-    return endpoint == MESSAGES or endpoint.startswith(_BELOW_MESSAGES)
+    return endpoint == MESSAGES or endpoint.startswith(f"{MESSAGES}/")
 
 
 def forwards_to(endpoint: str, options: TransportOptions) -> bool:
@@ -47,7 +45,7 @@ def forwards_to(endpoint: str, options: TransportOptions) -> bool:
         return True
     if options.passthrough != "auto":
         return options.passthrough == "always"
-    return options.api in _SPEAK_CHAT if endpoint == CHAT else options.messages
+    return options.api in ("chat", "auto") if endpoint == CHAT else options.messages
 
 
 def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:
@@ -63,6 +61,7 @@ class Forwarding:
         self._path = options.path or CHAT
         self._own = _encoded(options.headers)
         self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
+        self._extended = {name.lower(): b"," + value for name, value in self._own.items() if name.lower() in _LISTS}
         self._replaced = {name.lower() for name in self._own} - _DEFAULTS - _LISTS
         self._endpoint_url = lru_cache(64)(self._url_without_query)  # the slowest step
 
@@ -79,7 +78,7 @@ class Forwarding:
         options = self._own_of_messages if messages else self._own
         replaced = self._replaced | {name.lower() for name in own}
         forwarded = request_headers(request.headers, messages=messages, own_account=own_account)
-        passed_on = [self._with_own(name, value) for name, value in forwarded if name not in replaced]
+        passed_on = [(name, value + self._extended.get(name, b"")) for name, value in forwarded if name not in replaced]
         given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS) if options else frozenset()
         headers = [
             (b"Host", self._base.netloc),
@@ -90,18 +89,12 @@ class Forwarding:
             *(field for field in options.items() if field[0].lower() not in given),
             *own.items(),
         ]
-        return RequestTarget("POST", self._url(request, model)), encoded_headers(headers), body.content()
-
-    def _with_own(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
-        own = next((own for given, own in self._own.items() if given.lower() == name), b"") if name in _LISTS else b""
-        return name, value + b"," + own if own else value
-
-    def _url(self, request: RawRequest, model: str) -> httpx.URL:
         url = self._endpoint_url(request.endpoint, model if MODEL in self._path else "")
-        if not request.query:
-            return url
-        given = url.copy_with(query=request.query.encode("ascii", "replace"))
-        return given.copy_merge_params(url.params) if url.params else given
+        if request.query:
+            own_parameters = url.params
+            url = url.copy_with(query=request.query.encode("ascii", "replace"))
+            url = url.copy_merge_params(own_parameters) if own_parameters else url
+        return RequestTarget("POST", url), encoded_headers(headers), body.content()
 
     def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
         """The chat URL with another end."""
