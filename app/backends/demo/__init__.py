@@ -42,6 +42,7 @@ _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 # As user messages, images in tool results would become the next prompt.
 _PROFILE = Profile(name="demo", request=RequestOptions(content=ContentOptions(tool_images="inline")))
 _LONG = 100_000  # characters
+_WORD = re.compile(r"\s*\S+\s*$|\s*\S+|\s+$")
 
 
 class DemoBackend(Backend):
@@ -86,28 +87,39 @@ class DemoBackend(Backend):
 
 
 def demo_answer(body: JSONObject) -> tuple[float, Iterator[Delta]]:
-    """The pause before each delta is in seconds."""
+    """The pause before each delta, in seconds, and the deltas."""
     answer = answer_to(body)
+    return answer.pause, _deltas(body, answer)
+
+
+def _deltas(body: JSONObject, answer: DemoOutput) -> Iterator[Delta]:
     digest = hashlib.sha256(dumps(body)).hexdigest()[:24]
-    return answer.pause, _deltas(body, answer, digest, _prompt_tokens(body))
-
-
-def _deltas(body: JSONObject, answer: DemoOutput, digest: str, prompt_tokens: int) -> Iterator[Delta]:
-    budget = _Budget(body.get("max_completion_tokens") or body.get("max_tokens"))
     yield AnswerMetadata(f"chatcmpl-{digest}", str(body.get("model")))
-    for piece in budget.consume(answer.reasoning):
-        yield ReasoningDelta([piece])
-    reasoned = budget.spent
-    for piece in budget.consume(_until_stop(answer.content, body.get("stop"))):
-        yield TextDelta([piece], _logprobs(piece, body))
-    if answer.tool and budget.left:
-        yield ToolCallDelta(0, f"call_{digest}", answer.tool)
-        for piece in budget.consume(answer.arguments):
-            yield ToolCallDelta(0, arguments=[piece])
-    finished = FinishReason.TOOL_CALLS if answer.tool else FinishReason.STOP
-    yield Finished(FinishReason.LENGTH if budget.exceeded else finished)
-    yield UsageReported(TokenCounts(prompt_tokens, budget.spent, reasoning=reasoned))
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    spent = reasoned = 0
+    reason = FinishReason.TOOL_CALLS if answer.tool else FinishReason.STOP
+    for delta in _tokens(body, answer, digest):
+        if spent == limit:
+            reason = FinishReason.LENGTH
+            break
+        spent += 1
+        reasoned += isinstance(delta, ReasoningDelta)
+        yield delta
+    yield Finished(reason)
+    yield UsageReported(TokenCounts(_prompt_tokens(body), spent, reasoning=reasoned))
     yield DONE
+
+
+def _tokens(body: JSONObject, answer: DemoOutput, digest: str) -> Iterator[Delta]:
+    """A delta per word."""
+    for word in _WORD.findall(answer.reasoning):
+        yield ReasoningDelta([word])
+    for word in _WORD.findall(_until_stop(answer.content, body.get("stop"))):
+        yield TextDelta([word], _logprobs(word, body))
+    call: tuple[str | None, str | None] = (f"call_{digest}", answer.tool)
+    for word in _WORD.findall(answer.arguments):
+        yield ToolCallDelta(0, *call, [word])
+        call = (None, None)
 
 
 class DemoOutput(NamedTuple):
@@ -184,7 +196,7 @@ class _Turn:
 
 
 def _thanks(messages: Iterable[JSONObject]) -> str:
-    seen = sum(part.get("type") == "image_url" for message in messages for part in _parts(message))
+    seen = sum(part.get("type") == "image_url" for message in messages for part in json_objects(message.get("content")))
     return f"Thank you for {'the image' if seen == 1 else f'the {seen} images'}. " if seen else ""
 
 
@@ -212,25 +224,6 @@ _REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...
 )
 
 
-class _Budget:
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self.spent = 0
-        self.exceeded = False
-
-    @property
-    def left(self) -> bool:
-        self.exceeded = self.exceeded or (self._limit is not None and self.spent >= self._limit)
-        return not self.exceeded
-
-    def consume(self, text: str) -> Iterator[str]:
-        for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+$", text):
-            if not self.left:
-                return
-            self.spent += 1
-            yield piece
-
-
 def _until_stop(text: str, stop: object) -> str:
     words = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
     words = [word for word in words if isinstance(word, str)]
@@ -246,19 +239,18 @@ def _logprobs(piece: str, body: JSONObject) -> list[JSONObject] | None:
 
 
 def _prompt_tokens(body: JSONObject) -> int:
-    return sum(_words(_text(message)) + 1 for message in body.get("messages") or ())
-
-
-def _words(text: str) -> int:
-    """Extrapolated from the start of a long text."""
-    words = len(text[:_LONG].split())
-    return words * len(text) // _LONG if len(text) > _LONG else words
-
-
-def _parts(message: JSONObject) -> list[JSONObject]:
-    return json_objects(message.get("content"))
+    """Words; a long text's number is extrapolated from its start."""
+    tokens = 0
+    for text in map(_text, body.get("messages") or ()):
+        words = len(text[:_LONG].split())
+        tokens += 1 + (words * len(text) // _LONG if len(text) > _LONG else words)
+    return tokens
 
 
 def _text(message: JSONObject) -> str:
     content = message.get("content")
-    return content if isinstance(content, str) else " ".join(part.get("text") or "" for part in _parts(message)).strip()
+    return (
+        content
+        if isinstance(content, str)
+        else " ".join(part.get("text") or "" for part in json_objects(content)).strip()
+    )

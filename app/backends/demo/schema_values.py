@@ -77,7 +77,8 @@ class Values:
         if parts := schema.get("allOf"):
             return self.fill(self._merged([_without(schema, "allOf"), *parts]), name, nth, depth)
         if options := schema.get("anyOf") or schema.get("oneOf"):
-            chosen = self._choose(options, depth)
+            others = [option for option in options if not (isinstance(option, dict) and option.get("type") == "null")]
+            chosen = options[-1] if depth > _MAX_OPTIONAL_DEPTH or not others else others[0]
             return self.fill(self._merged([_without(schema, "anyOf", "oneOf"), chosen]), name, nth, depth)
         if "const" in schema:
             return schema["const"]
@@ -170,10 +171,6 @@ class Values:
             if _is_python(code):
                 return code
         return f"print({self._prompt!r})"
-
-    def _choose(self, options: list[object], depth: int) -> object:
-        values = [option for option in options if not (isinstance(option, dict) and option.get("type") == "null")]
-        return options[-1] if depth > _MAX_OPTIONAL_DEPTH or not values else values[0]
 
     def _merged(self, schemas: list[object]) -> dict[str, object]:
         merged: JSONObject = {}
