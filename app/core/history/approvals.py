@@ -62,7 +62,11 @@ def find_decisions(
         if (approved_id := _approved_by(item, turn.upstream)) and _was_begun(item, turn.upstream)
     }
     answers = itertools.chain(stored, *(turn.input for turn in turns))
-    denied_before = {denied_id for item in answers if (denied_id := _denied_by(item))}
+    denied_before = {
+        str(item.get("approval_request_id"))
+        for item in answers
+        if item["type"] == APPROVAL_RESPONSE and item.get("approve") is False
+    }
     approved: dict[str, ApprovedCall] = {}
     denied: dict[str, str] = {}
     for index, item in enumerate(new):
@@ -105,12 +109,6 @@ def _requests(stored: Sequence[Item], new: Sequence[Item], turns: Sequence[Turn]
         if item["type"] == APPROVAL_REQUEST and isinstance(request_id := item.get("id"), str):
             requests.setdefault(request_id, item)
     return requests
-
-
-def _denied_by(item: Item) -> str | None:
-    if item["type"] != APPROVAL_RESPONSE or item.get("approve") is not False:
-        return None
-    return request_id if isinstance(request_id := item.get("approval_request_id"), str) else None
 
 
 def _approved_by(item: Item, upstream: Mapping[str, Upstream]) -> str | None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from app.core.types import JSONObject
 from app.core.types.hosted import FILE_SEARCH_RESULTS
-from app.core.types.request import CreateResponse, PlainFormat, ReasoningOptions, Response, TextOptions
+from app.core.types.request import CreateResponse, PlainFormat, Response, TextOptions
 
 # A new response, in the order of the spec's fields; unset parameters have their effective default.
 _DEFAULTS: Mapping[str, object] = {
@@ -60,10 +60,6 @@ def new_response(request: CreateResponse, response_id: str, created_at: int, mod
     return cast(Response, response)
 
 
-def _reasoning(reasoning: ReasoningOptions) -> JSONObject:
-    return {"effort": reasoning.effort, "summary": reasoning.summary}
-
-
 def _text(text: TextOptions) -> JSONObject:
     if isinstance(text.format, PlainFormat):
         echoed: JSONObject = {"format": {"type": text.format.type, **(text.format.model_extra or {})}}
@@ -116,10 +112,6 @@ def _tool(tool: Mapping[str, object]) -> dict[str, object]:
     return echoed
 
 
-def _tools(tools: Sequence[Mapping[str, object]]) -> list[JSONObject]:
-    return [_tool(tool) for tool in tools]
-
-
 def declared_tool(tool: Mapping[str, object]) -> dict[str, object]:
     """An echoed tool without default values."""
     defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
@@ -134,8 +126,8 @@ def _tool_choice(choice: object) -> object:
 
 # Echoed in another form.
 _CHANGED: Mapping[str, Callable[[Any], object]] = {
-    "reasoning": _reasoning,
+    "reasoning": lambda reasoning: {"effort": reasoning.effort, "summary": reasoning.summary},
     "text": _text,
     "tool_choice": _tool_choice,
-    "tools": _tools,
+    "tools": lambda tools: [_tool(tool) for tool in tools],
 }

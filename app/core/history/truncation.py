@@ -60,14 +60,13 @@ class Truncation:
                 break
             excess -= sum(self._sizes[position] for position in piece - removed)
             removed |= piece
-        left = (_remainder(item) if position in removed else item for position, item in enumerate(self._items))
-        return [item for item in left if item]
-
-
-def _remainder(item: Item) -> Item | None:
-    """Keep tools found by a search, which can still be called."""
-    tools = item.get("tools") if item["type"] == "tool_search_output" else None
-    return {"type": item["type"], "tools": tools} if tools else None
+        left: list[Item] = []
+        for position, item in enumerate(self._items):
+            if position not in removed:
+                left.append(item)
+            elif item["type"] == "tool_search_output" and (tools := item.get("tools")):
+                left.append({"type": item["type"], "tools": tools})  # the tools can still be called
+        return left
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:

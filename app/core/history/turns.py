@@ -18,7 +18,7 @@ from app.core.history.resource import declared_tool
 from app.core.ids import new_id
 from app.core.items import OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
-from app.core.types import JSONObject
+from app.core.types import json_list
 from app.core.types.request import CreateResponse, Item, Part, Response, is_uncalled
 from app.errors import InvalidRequest
 
@@ -35,19 +35,22 @@ class Turn(NamedTuple):
     def record(self) -> bytes:
         """A reasoning text that is also a backend field is stored once, in the item."""
         turn = self._asdict()
-        texts = _reasoning(self.response) if self.upstream else ()
-        if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:
-            others = {item_id: _without(name, self.upstream[item_id]) for item_id, name in same.items()}
-            turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
-        return dumps(turn)
+        upstream, same = {**self.upstream}, {}
+        for item_id, text in _reasoning(self.response) if upstream else ():
+            fields = upstream.get(item_id, {})
+            if name := next((name for name, value in fields.items() if value is text), None):
+                same[item_id] = name
+                upstream[item_id] = {other: value for other, value in fields.items() if other != name}
+        return dumps(turn | {"upstream": upstream, _TEXT_FIELDS: same} if same else turn)
 
     def entry(self) -> bytes:
         response, measures = self.response, self.measures or {}
+        steps = json_list(measures.get("steps"))[:_STEPS]
         return dumps(
             {
                 **dict(zip(_LISTED, map(response.get, _LISTED), strict=True)),
                 **dict(zip(_MEASURED, map(measures.get, _MEASURED), strict=True)),
-                "steps": _listed_steps(measures),
+                "steps": [{name: step[name] for name in _STEP if name in step} for step in steps],
                 "tools": tools_used(response.get("output") or ()),
                 "error": (error := response.get("error")) and error.get("code"),
                 "metadata": response.get("metadata") or {},
@@ -80,27 +83,12 @@ def _reasoning(response: Response) -> Iterator[tuple[str, str]]:
             yield item["id"], texts[0]
 
 
-def _name_of(text: str, upstream: Upstream | None) -> str | None:
-    """The field with this text object (compared by identity)."""
-    return next((name for name, value in (upstream or {}).items() if value is text), None)
-
-
-def _without(name: str, fields: Upstream) -> Upstream:
-    return {other: value for other, value in fields.items() if other != name}
-
-
 _LISTED = ("id", "created_at", "status", "model", "previous_response_id", "conversation", "usage", "background")
 _MEASURED = ("seconds", "first_token_seconds", "queued_seconds", "cost", "backend", "key", "delivery")
 _STEPS = 20
 _STEP = ("kind", "start", "end", "function", "status")
 _PREVIEW = 200  # characters
 _TOOLS = 10
-
-
-def _listed_steps(measures: Mapping[str, object]) -> list[JSONObject]:
-    steps = measures.get("steps")
-    listed = steps[:_STEPS] if isinstance(steps, list) else []
-    return [{name: step[name] for name in _STEP if name in step} for step in listed]
 
 
 def tools_used(output: Sequence[Item]) -> list[str]:

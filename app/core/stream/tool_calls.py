@@ -8,8 +8,9 @@ repeated, or new on every fragment; names arrive late or in pieces; arguments ar
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.core.items import FUNCTION_CALL
@@ -83,25 +84,24 @@ class ToolCalls:
         self._builder = builder
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
-        self._hosted_left = limits.hosted
+        self._hosted_left = math.inf if limits.hosted is None else limits.hosted
         self.has_pending_empty = False  # real arguments can still replace a call's empty object
 
     @property
     def cut(self) -> bool:
-        return any(call.reader.cut(open_.pieces, broken=False) for call, open_ in self._open())
-
-    def _open(self) -> Iterator[tuple[_Assembly, OpenCall]]:
-        for call in self._calls:
-            if call.open and not call.ended:
-                yield call, call.open
+        begun = (call for call in self._calls if not call.ended)
+        return any(call.reader.cut(call.open.pieces, broken=False) for call in begun if call.open)
 
     def feed(self, delta: ToolCallDelta) -> None:
         pieces = iter(delta.arguments or ("",))
         call = self._find(delta.index, delta.id, delta.name, delta.arguments[0] if delta.arguments else "")
         if delta.provider_fields:
             call.extra |= delta.provider_fields
-        if delta.id or delta.name:
-            self._identify(call, delta.id, delta.name)
+        if (name := delta.name) and call.open is None and name != call.name and not (call.name and call.begun):
+            grown = name.startswith(call.name) and name in self.bindings  # some servers repeat the name so far
+            call.name = name if grown else call.name + name
+        if call.id is None and delta.id:
+            call.id = delta.id
         while call.open is None or call.empty or not call.begun:
             if (piece := next(pieces, None)) is None:
                 return
@@ -135,7 +135,7 @@ class ToolCalls:
         if index is not None and (call := self._by_index.get(index)):
             return self._new_call(index) if _starts_another(call, call_id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
-        if call_id and (call := self._by_id(call_id)):
+        if call_id and (call := next((call for call in reversed(self._calls) if call.id == call_id), None)):
             if index is None:
                 again = not name or not call.closed or not arguments or call.equals(arguments)
             else:  # some servers repeat a call, or send its arguments, under another index
@@ -153,9 +153,6 @@ class ToolCalls:
             return last
         return self._new_call(index)
 
-    def _by_id(self, call_id: str) -> _Assembly | None:
-        return next((call for call in reversed(self._calls) if call.id == call_id), None)
-
     def _new_call(self, index: int | None) -> _Assembly:
         if self._calls:
             self._announce(self._calls[-1])
@@ -165,13 +162,6 @@ class ToolCalls:
         if index is not None:
             self._by_index[index] = call
         return call
-
-    def _identify(self, call: _Assembly, call_id: str | None, name: str | None) -> None:
-        if call.open is None and name and name != call.name and not (call.name and call.begun):
-            grown = name.startswith(call.name) and name in self.bindings  # some servers repeat the name so far
-            call.name = name if grown else call.name + name
-        if call.id is None and call_id:
-            call.id = call_id
 
     def _extend(self, call: _Assembly, arguments: str) -> None:
         if call.empty and arguments.lstrip()[:1] == "{":
@@ -215,8 +205,11 @@ class ToolCalls:
         binding = self.bindings.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
         allowed = self._rules.allowed
         forbidden = name in self._limits.forbidden or (allowed is not None and name not in allowed)
-        if forbidden or (others and not self._rules.parallel) or (binding.hosted and not self._acquire_hosted()):
-            call.suppressed = True
+        call.suppressed = forbidden or (others and not self._rules.parallel)
+        if binding.hosted and not call.suppressed:
+            self._hosted_left -= 1
+            call.suppressed = self._hosted_left < 0
+        if call.suppressed:
             return
         original = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
         call.open = self._builder.call(self._call_id(call.id), binding, **call.extra, **original)
@@ -224,12 +217,6 @@ class ToolCalls:
         for piece in () if call.empty else call.pieces:
             self._write_arguments(call, call.reader.feed(piece))
         call.pieces.clear()
-
-    def _acquire_hosted(self) -> bool:
-        if self._hosted_left is None:
-            return True
-        self._hosted_left -= 1
-        return self._hosted_left >= 0
 
     def _write_arguments(self, call: _Assembly, text: str) -> None:
         if call.open and text:

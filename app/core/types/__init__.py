@@ -75,31 +75,14 @@ class Item(_AsyncField, total=False):
     hosted: bool  # whether an output was read from a hosted tool's item
 
 
-class InputTokensDetails(TypedDict, total=False):
-    cached_tokens: int
-    cache_write_tokens: int
-
-
-class OutputTokensDetails(TypedDict, total=False):
-    reasoning_tokens: int
-
-
 class Usage(TypedDict, total=False):
     """{} before any tokens are counted."""
 
     input_tokens: int
-    input_tokens_details: InputTokensDetails
+    input_tokens_details: dict[str, int]  # cached_tokens, cache_write_tokens
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: dict[str, int]  # reasoning_tokens
     total_tokens: int
-
-
-class IncompleteDetails(TypedDict):
-    reason: str
-
-
-class ConversationReference(TypedDict):
-    id: str
 
 
 class Response(TypedDict, total=False):
@@ -109,9 +92,9 @@ class Response(TypedDict, total=False):
     completed_at: int | None
     status: str
     background: bool
-    conversation: ConversationReference
+    conversation: dict[str, str]  # its id
     error: ErrorPayload | None
-    incomplete_details: IncompleteDetails | None
+    incomplete_details: dict[str, str] | None  # the reason
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None
