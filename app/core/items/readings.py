@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 from app.core.bounded_json import to_json
 from app.core.items.arguments import INPUT
-from app.core.types import Item, JSONMapping, Part, json_objects, json_text, with_fields
+from app.core.types import Item, JSONMapping, Part, json_list, json_object, json_objects, json_text, with_fields
 from app.core.types.hosted import DEFAULT_NAMESPACE
 
 # Key for notes in an item's stored upstream fields. Notes, all optional: `call_id`, `namespace`, `name` and `arguments`
@@ -72,14 +72,12 @@ def tool_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> l
 
 
 def tool_search_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    lines = [f"- {name}{_description(tool)}" for name, tool in names.declared_in(item)]
+    lines = []
+    for name, tool in names.declared_in(item):
+        description = json_text(tool.get("description"))
+        lines.append(f"- {name}: {description}" if description else f"- {name}")
     shown = "\n".join(["These tools were found. You can call them now:", *lines]) if lines else "No tools were found."
     return _output(item, item.get("call_id"), shown)
-
-
-def _description(tool: Mapping[str, object]) -> str:
-    description = tool.get("description")
-    return f": {description}" if isinstance(description, str) and description else ""
 
 
 def program(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
@@ -93,8 +91,7 @@ def multi_agent_call(item: Item, names: Names, notes: Mapping[str, object]) -> l
 
 
 def multi_agent_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    parts = item.get("output")
-    texts = [json_text(part.get("text")) for part in json_objects(parts)]
+    texts = [json_text(part.get("text")) for part in json_objects(item.get("output"))]
     return _output(item, item.get("call_id"), "\n".join(filter(None, texts)))
 
 
@@ -139,31 +136,35 @@ def computer_call_output(item: Item, names: Names, notes: Mapping[str, object]) 
 # Hosted tools' items, with a call and its result.
 
 
-def _pair(item: Item, names: Names, notes: JSONMapping, key: tuple[str, str], arguments: object) -> Item:
-    namespace, name = notes.get("namespace", key[0]), notes.get("name", key[1])
+def _call_and_result(
+    item: Item,
+    names: Names,
+    notes: JSONMapping,
+    key: tuple[str, str],
+    arguments: object,
+    shown: object,
+) -> list[Item]:
+    """`key` (namespace and name), `arguments` and `shown` apply without notes about them."""
     written = notes.get("arguments", arguments)
     call: Item = {
         "type": "function_call",
         "call_id": notes.get("call_id") or item.get("id") or item["type"],
-        "name": names.name(namespace, name),
+        "name": names.name(notes.get("namespace", key[0]), notes.get("name", key[1])),
         "arguments": written if isinstance(written, str) else to_json(written),
     }
-    return {**call, "id": item["id"]} if item.get("id") else call
+    if item.get("id"):
+        call["id"] = item["id"]
+    outputs = (notes.get("output"), shown, _WITHOUT_RESULT.get(str(item.get("status"))), NOT_STORED)
+    output = next(output for output in outputs if output is not None)
+    return [call, {"type": "function_call_output", "call_id": call["call_id"], "output": output, HOSTED: True}]
 
 
-def _result(call: Item, notes: Mapping[str, object], item: Item, shown: object) -> Item:
-    output = notes.get("output")
-    if output is None:
-        output = shown
-    if output is None:
-        output = _WITHOUT_RESULT.get(str(item.get("status")), NOT_STORED)
-    return {"type": "function_call_output", "call_id": call["call_id"], "output": output, HOSTED: True}
+def _mcp_key(item: Item) -> tuple[str, str]:
+    return json_text(item.get("server_label")) or DEFAULT_NAMESPACE, json_text(item.get("name")) or "tool"
 
 
 def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    key = (json_text(item.get("server_label")) or DEFAULT_NAMESPACE, json_text(item.get("name")) or "tool")
-    call = _pair(item, names, notes, key, item.get("arguments") or "{}")
-    return [call, _result(call, notes, item, mcp_result(item))]
+    return _call_and_result(item, names, notes, _mcp_key(item), item.get("arguments") or "{}", mcp_result(item))
 
 
 def mcp_result(item: Item) -> str | None:
@@ -171,54 +172,46 @@ def mcp_result(item: Item) -> str | None:
         return output
     error = item.get("error")
     if isinstance(error, dict):
-        content = error.get("content")
-        texts = [part.get("text") for part in json_objects(content)]
-        message = "\n".join(text for text in texts if isinstance(text, str)) or json_text(error.get("message"))
+        texts = [json_text(part.get("text")) for part in json_objects(error.get("content"))]
+        message = "\n".join(filter(None, texts)) or json_text(error.get("message"))
         return f"Error: {message}" if message else FAILED
     return f"Error: {error}" if isinstance(error, str) and error else None
 
 
 def web_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    action = item.get("action") if isinstance(item.get("action"), dict) else {}
-    assert isinstance(action, dict)
+    action = json_object(item.get("action"))
     kind = action.get("type")
     if kind in ("open_page", "find_in_page"):
         arguments = {name: action[name] for name in ("url", "pattern") if action.get(name)}
         key = (DEFAULT_NAMESPACE, str(kind))
     else:
-        queries = action.get("queries")
-        query = action.get("query") or (queries[0] if isinstance(queries, list) and queries else "")
+        query = action.get("query") or next(iter(json_list(action.get("queries"))), "")
         arguments, key = {"query": query}, (DEFAULT_NAMESPACE, "web_search")
-    call = _pair(item, names, notes, key, arguments)
-    return [call, _result(call, notes, item, None)]
+    return _call_and_result(item, names, notes, key, arguments, None)
 
 
 def file_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    call = _pair(item, names, notes, (DEFAULT_NAMESPACE, "file_search"), {"queries": item.get("queries") or []})
+    key, arguments = (DEFAULT_NAMESPACE, "file_search"), {"queries": item.get("queries") or []}
     results = item.get("results")
-    return [call, _result(call, notes, item, to_json(results) if isinstance(results, list) else None)]
+    shown = to_json(results) if isinstance(results, list) else None
+    return _call_and_result(item, names, notes, key, arguments, shown)
 
 
 def code_interpreter_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    call = _pair(item, names, notes, (DEFAULT_NAMESPACE, "code_interpreter"), {"code": item.get("code") or ""})
-    return [call, _result(call, notes, item, _outputs(item.get("outputs")))]
-
-
-def _outputs(outputs: object) -> list[Part] | None:
-    if not isinstance(outputs, list):
-        return None
+    key, arguments = (DEFAULT_NAMESPACE, "code_interpreter"), {"code": item.get("code") or ""}
     parts: list[Part] = []
-    for output in outputs:
-        if isinstance(output, dict) and isinstance(output.get("logs"), str):
-            parts.append({"type": "input_text", "text": output["logs"]})
-        elif isinstance(output, dict) and isinstance(output.get("url"), str):
-            parts.append({"type": "input_image", "image_url": output["url"]})
-    return parts
+    for output in json_objects(item.get("outputs")):
+        if isinstance(logs := output.get("logs"), str):
+            parts.append({"type": "input_text", "text": logs})
+        elif isinstance(url := output.get("url"), str):
+            parts.append({"type": "input_image", "image_url": url})
+    shown = parts if isinstance(item.get("outputs"), list) else None
+    return _call_and_result(item, names, notes, key, arguments, shown)
 
 
 def image_generation_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     prompt = item.get("revised_prompt")
-    call = _pair(item, names, notes, (DEFAULT_NAMESPACE, "image_generation"), {"prompt": prompt or ""})
+    key, arguments = (DEFAULT_NAMESPACE, "image_generation"), {"prompt": prompt or ""}
     error = item.get("error")
     if item.get("status") == "failed" or error:
         message = json_text(error.get("message")) if isinstance(error, dict) else json_text(error)
@@ -227,7 +220,7 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
         shown = f"Image created: {prompt}" if prompt else "Image created."
     else:
         shown = None
-    return [call, _result(call, notes, item, shown)]
+    return _call_and_result(item, names, notes, key, arguments, shown)
 
 
 def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
@@ -238,11 +231,9 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
     """
     if notes.get("made"):
         return []
-    key = (json_text(item.get("server_label")) or DEFAULT_NAMESPACE, json_text(item.get("name")) or "tool")
-    call = _pair(item, names, notes, key, item.get("arguments") or "{}")
     decided = notes.get("decided")
     shown = "The user has not approved this call yet." if decided is None else _decision(decided, "this call")
-    return [call, _result(call, notes, item, shown)]
+    return _call_and_result(item, names, notes, _mcp_key(item), item.get("arguments") or "{}", shown)
 
 
 def mcp_approval_response(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
