@@ -39,11 +39,13 @@ from pydantic import ValidationError
 from app import __version__
 from app.core.bounded_json import size_of
 from app.tools.guard import BoundedBody, GuardedNetwork, OutboundRefused, plain_headers, tls
-from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
+from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, ConnectionKey, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # per tool list
 MAX_LIST_BYTES = 8 * 1024 * 1024  # per tool list, stored with the turn
 MAX_MESSAGE = 2000  # characters
+_LIST_SECONDS = 300.0  # tool list cache TTL
+_MAX_CACHED_LIST = 1024 * 1024  # characters of JSON
 _CLOSE_SECONDS = 5
 _CHECK_SECONDS = 5  # for a ping
 _WITHOUT_SESSIONS = "2026-07-28"  # first protocol version without HTTP sessions and pings
@@ -69,8 +71,16 @@ class _Request:
 class ServerConnection:
     """Every method raises `MCPFailure` if the server fails."""
 
-    def __init__(self, address: ServerAddress, *, stderr: bool = False) -> None:
-        """With `stderr`, a server program inherits this process's standard error."""
+    def __init__(self, address: ServerAddress, key: ConnectionKey | None = None, *, stderr: bool = False) -> None:
+        """
+        `key` identifies it in the pool; None if it is used once.
+
+        With `stderr`, a server program inherits this process's standard error.
+        """
+        self.key = key
+        self.users = 1  # responses
+        self.expires = math.inf  # event loop time
+        self.idle: asyncio.TimerHandle | None = None
         self._address = address
         self._stderr = stderr
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
@@ -79,7 +89,10 @@ class ServerConnection:
         self._task: asyncio.Task[None] | None = None
         self._failed: MCPFailure | None = None
         self._sse = False
-        self.list_version = 0  # incremented when the server reports a changed tool list
+        self._list_version = 0  # incremented when the server reports a changed tool list
+        self._listed = ""  # JSON, so that responses cannot change the cached list
+        self._listed_version = 0
+        self._listed_at = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -97,7 +110,14 @@ class ServerConnection:
 
     async def list_tools(self) -> tuple[list[dict[str, object]], bool]:
         """Tool descriptions, and whether the list is complete."""
+        now, version = asyncio.get_running_loop().time(), self._list_version
+        if self._listed and version == self._listed_version and now < self._listed_at + _LIST_SECONDS:
+            tools, complete = json.loads(self._listed)
+            return tools, complete
         tools, complete = await self._request(partial(_list_tools, seconds=self._address.open_seconds))
+        listed = json.dumps((tools, complete)) if self.key else ""
+        self._listed = listed if len(listed) <= _MAX_CACHED_LIST else ""
+        self._listed_version, self._listed_at = version, now
         return tools, complete
 
     async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
@@ -196,7 +216,7 @@ class ServerConnection:
         )
 
     async def _notified(self, message: object) -> None:
-        self.list_version += isinstance(message, mcp_types.ToolListChangedNotification)
+        self._list_version += isinstance(message, mcp_types.ToolListChangedNotification)
 
     def _transport(self, kind: str) -> AbstractAsyncContextManager[Any]:
         address = self._address

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import sys
-from collections.abc import Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from app.tools.mcp.server import MCPFailure, ServerAddress
+from app.tools.mcp.server import ConnectionKey, MCPFailure, ServerAddress
 from app.tools.mcp.settings import MCPSettings
 
 if TYPE_CHECKING:
@@ -25,59 +22,26 @@ if TYPE_CHECKING:
 _CONNECTION = "app.tools.mcp.connection"
 
 _CLOSE_SECONDS = 10  # at shutdown
-_LIST_SECONDS = 300.0  # tool list cache TTL
-_MAX_CACHED_LIST = 1024 * 1024  # characters of JSON
-
-_Key: TypeAlias = tuple[str, str, frozenset[tuple[str, str]]]  # server, owner, headers
-_Listed: TypeAlias = tuple[list[dict[str, object]], bool]
 
 
-async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
+async def open_connection(
+    address: ServerAddress, key: ConnectionKey | None = None, *, stderr: bool = False
+) -> ServerConnection:
     """Raises `MCPFailure`. The first call imports the SDK."""
     if _CONNECTION not in sys.modules:
         await asyncio.to_thread(importlib.import_module, _CONNECTION)  # takes over a second
     from app.tools.mcp.connection import ServerConnection
 
-    connection = ServerConnection(address, stderr=stderr)
+    connection = ServerConnection(address, key, stderr=stderr)
     await connection.open()
     return connection
-
-
-@dataclass(eq=False, slots=True)
-class PooledConnection:
-    connection: ServerConnection
-    key: _Key | None  # None if never reused
-    expires: float  # event loop time
-    users: int = 1
-    idle: asyncio.TimerHandle | None = field(default=None)
-    _listed: str = ""  # JSON, so that responses cannot change the cached list
-    _listed_at: float = 0.0
-    _list_version: int = 0
-
-    @property
-    def is_open(self) -> bool:
-        return self.connection.is_open
-
-    async def list_tools(self) -> _Listed:
-        now, version = asyncio.get_running_loop().time(), self.connection.list_version
-        if self._listed and version == self._list_version and now < self._listed_at + _LIST_SECONDS:
-            tools, complete = json.loads(self._listed)
-            return tools, complete
-        tools, complete = await self.connection.list_tools()
-        listed = json.dumps((tools, complete)) if self.key else ""
-        self._listed = listed if len(listed) <= _MAX_CACHED_LIST else ""
-        self._listed_at, self._list_version = now, version
-        return tools, complete
-
-    async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
-        return await self.connection.call_tool(name, arguments)
 
 
 class _Opening:
     """A connection being opened or checked, shared by responses."""
 
     __slots__ = ("task", "waiting")
-    task: asyncio.Task[PooledConnection]
+    task: asyncio.Task[ServerConnection]
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -86,15 +50,15 @@ class _Opening:
 class SessionPool:
     def __init__(self, settings: MCPSettings) -> None:
         self._settings = settings
-        self._reusable: dict[_Key, PooledConnection] = {}  # least recently used first
-        self._opening: dict[_Key, _Opening] = {}
+        self._reusable: dict[ConnectionKey, ServerConnection] = {}  # least recently used first
+        self._opening: dict[ConnectionKey, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def acquire(self, address: ServerAddress, owner: str) -> PooledConnection:
+    async def acquire(self, address: ServerAddress, owner: str) -> ServerConnection:
         """Acquire an open connection, to be released; raises `MCPFailure`."""
         if not address.name or self._closed or self._settings.session_idle <= 0:
-            return PooledConnection(await open_connection(address), None, 0.0)
+            return await open_connection(address)
         key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
         if (opening := self._opening.get(key)) is None:
             opening = self._opening[key] = _Opening()
@@ -106,7 +70,7 @@ class SessionPool:
             self._stop_waiting(key, opening)
             raise
 
-    async def _open(self, key: _Key, address: ServerAddress, opening: _Opening) -> PooledConnection:
+    async def _open(self, key: ConnectionKey, address: ServerAddress, opening: _Opening) -> ServerConnection:
         try:
             pooled = await self._reused(key) or await self._opened(key, address)
         finally:
@@ -115,7 +79,7 @@ class SessionPool:
         pooled.users += opening.waiting - 1
         return pooled
 
-    def _stop_waiting(self, key: _Key, opening: _Opening) -> None:
+    def _stop_waiting(self, key: ConnectionKey, opening: _Opening) -> None:
         """Cancel the opening, unless another response waits."""
         task = opening.task
         if not task.done():
@@ -126,7 +90,7 @@ class SessionPool:
         elif not task.cancelled() and not task.exception():
             self.release(task.result())
 
-    async def _reused(self, key: _Key) -> PooledConnection | None:
+    async def _reused(self, key: ConnectionKey) -> ServerConnection | None:
         pooled = self._reusable.pop(key, None)
         if pooled is None:
             return None
@@ -136,7 +100,7 @@ class SessionPool:
             pooled.idle.cancel()
         try:
             if pooled.is_open and asyncio.get_running_loop().time() < pooled.expires:
-                await pooled.connection.check()
+                await pooled.check()
                 return pooled
         except MCPFailure:
             pass
@@ -147,9 +111,9 @@ class SessionPool:
         self.release(pooled)
         return None
 
-    async def _opened(self, key: _Key, address: ServerAddress) -> PooledConnection:
-        connection = await open_connection(address)
-        pooled = PooledConnection(connection, key, asyncio.get_running_loop().time() + self._settings.session_age)
+    async def _opened(self, key: ConnectionKey, address: ServerAddress) -> ServerConnection:
+        pooled = await open_connection(address, key)
+        pooled.expires = asyncio.get_running_loop().time() + self._settings.session_age
         if self._closed:
             return pooled
         self._reusable[key] = pooled
@@ -158,7 +122,7 @@ class SessionPool:
                 self._retire(other)
         return pooled
 
-    def release(self, pooled: PooledConnection) -> None:
+    def release(self, pooled: ServerConnection) -> None:
         pooled.users -= 1
         if pooled.users:
             return
@@ -169,17 +133,17 @@ class SessionPool:
         else:
             pooled.idle = asyncio.get_running_loop().call_later(self._settings.session_idle, self._retire, pooled)
 
-    def _retire(self, pooled: PooledConnection) -> None:
+    def _retire(self, pooled: ServerConnection) -> None:
         """Stop reusing a connection, and close it once unused."""
         if pooled.key is not None and self._reusable.get(pooled.key) is pooled:
             del self._reusable[pooled.key]
         if not pooled.users:
             self._close(pooled)
 
-    def _close(self, pooled: PooledConnection) -> None:
+    def _close(self, pooled: ServerConnection) -> None:
         if pooled.idle:
             pooled.idle.cancel()
-        if task := pooled.connection.close():
+        if task := pooled.close():
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -16,6 +16,7 @@ from app.tools.guard import AddressPolicy, Resolver, resolve
 from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
+ConnectionKey: TypeAlias = tuple[str, str, frozenset[tuple[str, str]]]  # server, owner, headers
 
 CONNECTION_CLOSED = -32000  # JSON-RPC error codes of the SDK for failed connections
 REQUEST_TIMEOUT = -32001

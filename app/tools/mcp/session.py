@@ -6,14 +6,17 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping, Part
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolSession
-from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
+from app.tools.mcp.pool import SessionPool, open_connection
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
+
+if TYPE_CHECKING:
+    from app.tools.mcp.connection import ServerConnection
 
 MAX_SCHEMA_LEVELS = 100  # in an offered tool's schema; `truncate_nesting` cuts at 150 levels
 
@@ -56,7 +59,7 @@ class MCPSession(ToolSession):
         self._redactor = address.redactor
         self._max_chars = max_chars
         self._connecting = asyncio.Lock()
-        self._connections: list[PooledConnection] = []
+        self._connections: list[ServerConnection] = []
 
     async def __aexit__(self, *exc: object) -> None:
         for connection in self._connections:
@@ -135,7 +138,7 @@ class MCPSession(ToolSession):
             deferred=self._tools.deferred,
         )
 
-    async def _connection(self) -> PooledConnection:
+    async def _connection(self) -> ServerConnection:
         async with self._connecting:
             if not self._connections or not self._connections[-1].is_open:
                 self._connections.append(await self._pool.acquire(self._address, self._scope))

@@ -231,7 +231,7 @@ async def test_session_that_an_http_server_has_dropped_is_replaced(lab: MCPLab) 
     async with tools({"url": lab.sse_url}) as tool:
         await respond(tool)
         (pooled,) = tool._pool._reusable.values()
-        await pooled.connection.close()  # type: ignore[misc]
+        await pooled.close()  # type: ignore[misc]
         (outcome,) = await respond(tool, "echo")
     assert (outcome.status, len(lab.calls)) == ("completed", 1)
 

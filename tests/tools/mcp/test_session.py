@@ -222,7 +222,7 @@ async def test_session_that_was_lost_is_opened_anew(lab: MCPLab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     async with opened(tool, server_label="lab") as session:
         functions = {function.name: function for function in await session.functions([], Response())}
-        await session._connections[-1].connection.close()  # type: ignore[attr-defined]
+        await session._connections[-1].close()  # type: ignore[attr-defined]
         assert (await call(session, functions["add"], a=1, b=2)).output == "3"
 
 
