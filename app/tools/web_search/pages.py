@@ -188,9 +188,5 @@ def _folded(text: str) -> str:
     folded = text.casefold()
     if len(folded) == len(text):
         return folded
-    return "".join(map(_folded_character, text))
-
-
-def _folded_character(character: str) -> str:
-    folded = character.casefold()
-    return folded if len(folded) == 1 else character.lower()[:1]  # ß would become ss, and İ two characters
+    # ß would become ss, and İ two characters.
+    return "".join(one if len(one := character.casefold()) == 1 else character.lower()[:1] for character in text)

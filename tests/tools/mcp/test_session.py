@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.errors import InvalidRequest
-from app.tools import Declaration, HostedFunction, Outcome, ToolCall, ToolHost, ToolSession
+from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.mcp import MCPTool
 from app.tools.mcp.connection import ServerConnection
 from tests.support.mcp_lab import LONG_NAME, MCPLab
@@ -37,7 +37,7 @@ class Item:
         self.fields |= fields
 
 
-class Response:
+class Response(Report):
     """A response's exchange with its tools; the next response starts with its private data."""
 
     def __init__(self, before: Response | None = None) -> None:
@@ -49,9 +49,6 @@ class Response:
     def history(self) -> list[dict[str, Any]]:
         earlier = self.before.history if self.before else []
         return [*earlier, *(item.fields for item in self.items)]
-
-    def event(self, name: str, **fields: Any) -> None:
-        pass
 
     def add(self, type: str, **fields: Any) -> Item:
         self.items.append(Item(type, fields))

@@ -46,12 +46,11 @@ class SandboxMonitor:
 
     def __init__(self) -> None:
         self._monitored: set[MonitoredSandbox] = set()
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
+        self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def add(self, sandbox: MonitoredSandbox) -> None:
-        with self._lock:
+        with self._wake:
             self._monitored.add(sandbox)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sandbox-watch", daemon=True)
@@ -59,7 +58,7 @@ class SandboxMonitor:
             self._wake.notify()
 
     def discard(self, sandbox: MonitoredSandbox) -> None:
-        with self._lock:
+        with self._wake:
             sandbox.ended = True
             self._monitored.discard(sandbox)
             self._wake.notify()
@@ -67,7 +66,7 @@ class SandboxMonitor:
     @contextlib.contextmanager
     def call(self, sandbox: MonitoredSandbox) -> Iterator[None]:
         """Let code run within this context."""
-        with self._lock:
+        with self._wake:
             sandbox.calls += 1
             sandbox.busy, sandbox.exceeded = True, ""
             sandbox.due = time.monotonic() + BUSY_INTERVAL
@@ -75,12 +74,12 @@ class SandboxMonitor:
         try:
             yield
         finally:
-            with self._lock:
+            with self._wake:
                 sandbox.busy = False
 
     def _run(self) -> None:
         while True:
-            with self._lock:
+            with self._wake:
                 if not self._monitored:
                     self._thread = None
                     return
