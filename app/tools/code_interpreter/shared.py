@@ -16,7 +16,7 @@ import fcntl
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
@@ -95,13 +95,8 @@ class SharedContainers(Containers):
         host = await self._connect()
         if isinstance(host, LocalContainers):
             return await getattr(host, operation)(**fields)
-        channel = _RemoteSandbox(*host)
-        try:
-            return await channel.send(operation, fields)
-        except SandboxEnded:
-            raise ContainerFailed from None
-        finally:
-            await channel.close()
+        async with _RemoteSandbox(*host) as remote:
+            return await remote.send(operation, fields)
 
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
         return _container(await self._do("create", owner=owner, **options))
@@ -134,14 +129,9 @@ class SharedContainers(Containers):
             async with host.use(await host.get(container.owner, container.id)) as sandbox:
                 yield sandbox
             return
-        remote = _RemoteSandbox(*host)
-        try:
+        async with _RemoteSandbox(*host) as remote:
             await remote.send("use", {"owner": container.owner, "container_id": container.id})
             yield remote
-        except SandboxEnded:
-            raise ContainerFailed from None
-        finally:
-            await remote.close()
 
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
@@ -216,9 +206,17 @@ class SharedContainers(Containers):
             writer.close()
 
 
-class _RemoteSandbox:
+class _RemoteSandbox(AbstractAsyncContextManager["_RemoteSandbox"]):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+
+    async def __aexit__(self, error_type: object, error: object, traceback: object) -> None:
+        """Raises `ContainerFailed` if the host has exited."""
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        if isinstance(error, SandboxEnded):
+            raise ContainerFailed from None
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         answer: JSONObject = await self.send(op, {"within": within, **fields})
@@ -235,11 +233,6 @@ class _RemoteSandbox:
         if error := answer.get("error"):
             raise APIError(error_type=error.pop("type"), **error)
         return answer["result"]
-
-    async def close(self) -> None:
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
 
 
 _OPERATIONS = ("create", "get", "for_conversation", "list", "summaries", "delete")
