@@ -33,15 +33,8 @@ from app.observability import log_context
 from app.responses import Caller
 from app.runtime.tasks import cancel, end, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
-from app.tools.files.batches import (
-    MAX_REQUESTS,
-    Batches,
-    BatchJob,
-    BatchRequest,
-    ClaimedRequest,
-    RequestResult,
-    usage_counts,
-)
+from app.tools.files.batches import MAX_REQUESTS, Batches, usage_counts
+from app.tools.files.records.batches import BatchJob, BatchRequest, ClaimedRequest, RequestResult
 from app.tools.files.uploads import ContentWriter
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ import apsw
 import pytest
 
 from app.storage.object_storage import ObjectStorage
-from app.tools.files import FileStore, FilesUnavailable
+from app.tools.files import FilesUnavailable
 from app.tools.files.postgres import PostgresFileStore
+from app.tools.files.records import FileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from tests.support.postgres_server import PostgresServer, find_executables, has_pgvector
 

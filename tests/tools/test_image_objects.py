@@ -13,7 +13,7 @@ import pytest
 from app.stores import Change, ServerStore, images_partition
 from app.stores.memory import MemoryStore
 from app.stores.objects import FIRST_CHECK, NEXT_CHECK, ImageObjectStore, with_image_objects
-from app.tools.files.contents.attachments import UNCHECKED_AFTER
+from app.tools.files.records.attachments import UNCHECKED_AFTER
 from app.tools.files.sqlite import SQLiteFileStore
 from tests.support.file_databases import ObjectFiles
 from tests.support.logs import records_of

@@ -22,9 +22,9 @@ from app.errors import APIError, InvalidRequest, NotFound
 from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, data_of
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import Skill, SkillFolder
-from app.tools.files import File, Page, UnknownCursor
-from app.tools.files.contents.attachments import Attachment, Attachments, new_attachment
-from app.tools.files.uploads import Files, list_page
+from app.tools.files import File, Page, UnknownCursor, list_page
+from app.tools.files.records.attachments import Attachment, Attachments, new_attachment
+from app.tools.files.uploads import Files
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from app.tools.code_interpreter.skills import (
     SkillFolder,
     describe_skills,
 )
-from app.tools.files.contents.attachments import Attachments
+from app.tools.files.records.attachments import Attachments
 from app.tools.files.uploads import Files
 from app.tools.validation import read_declaration, read_table
 

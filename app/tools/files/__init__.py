@@ -8,17 +8,12 @@ Files and vector stores have an owner (a hash of the caller's key). Unknown ids,
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from app.errors import APIError, InvalidRequest, NotFound
 from app.storage.tables import Row, Tables
-
-if TYPE_CHECKING:
-    from app.tools.files.batches import BatchRecords
-    from app.tools.files.uploads import UploadRecords
-    from app.tools.files.vector_stores.records import VectorStoreRecords
 
 T = TypeVar("T")
 
@@ -30,6 +25,7 @@ FILE_STORES = {
 }
 
 PIECE = 1024 * 1024  # bytes
+BATCH_LIFETIME = 30 * 86400  # seconds; default for files with the purpose `batch` and for batch output
 ABANDONED_AFTER = 3600  # seconds without a new piece until an upload is deleted
 
 
@@ -101,6 +97,16 @@ async def fetch_page(
     return page.trim([*await tables.fetch(statement, *bounds, page.limit + 1)])
 
 
+def list_page(data: list[Any], more: bool) -> dict[str, object]:
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": more,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     id: str
@@ -123,72 +129,6 @@ class File:
             "status": "processed",
             "status_details": None,
         }
-
-
-class FileStore(Protocol):
-    """
-    All owners' files. Expired files are not found.
-
-    Content is written and read in pieces of about `PIECE` bytes, so a whole file is never in memory. Reading content
-    does not check the owner.
-    """
-
-    @property
-    def vector_stores(self) -> VectorStoreRecords: ...
-
-    @property
-    def uploads(self) -> UploadRecords: ...
-
-    @property
-    def batches(self) -> BatchRecords: ...
-
-    async def write(self, file_id: str, number: int, data: bytes) -> None:
-        """Write a piece, numbered from 0, to a file or upload part. The content is not visible before `add`."""
-        ...
-
-    async def finish(self, file_id: str) -> None:
-        """Complete the content after its last piece, before `add`."""
-        ...
-
-    async def add(self, file: File, limit: int | None = None) -> bool:
-        """Make a written file visible; return False if the owner's files would exceed `limit` bytes in total."""
-        ...
-
-    async def stored_bytes(self, owner: str) -> int:
-        """Includes pending uploads."""
-        ...
-
-    async def discard(self, file_id: str) -> None:
-        """Delete the pieces of a file or part that was never added."""
-        ...
-
-    async def file(self, owner: str, file_id: str) -> File | None: ...
-
-    async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        """Also return whether more files exist."""
-        ...
-
-    def content(self, file_id: str) -> AsyncIterator[bytes]: ...
-
-    def part_content(self, part_id: str) -> AsyncIterator[bytes]: ...
-
-    async def delete(self, owner: str, file_id: str) -> bool:
-        """Delete a file, also from vector stores; return whether it existed."""
-        ...
-
-    async def sweep(self) -> None:
-        """Delete expired files and abandoned uploads."""
-        ...
-
-    async def prepare_vectors(self) -> None:
-        """Create the schema for embeddings; raises `VectorsUnsupported`."""
-        ...
-
-    async def check(self) -> None:
-        """Check that the store is writable."""
-        ...
-
-    async def aclose(self) -> None: ...
 
 
 def new_file_id() -> str:

@@ -10,158 +10,24 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from app.core.types import JSONObject
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import File, FileStore, Page, file_not_found
-from app.tools.files.uploads import BATCH_LIFETIME, FileExpiry, list_page
+from app.tools.files import BATCH_LIFETIME, Page, file_not_found, list_page
+from app.tools.files.records import FileStore
+from app.tools.files.records.batches import MAX_UNFINISHED, BatchJob
+from app.tools.files.uploads import FileExpiry
 
 MAX_REQUESTS = 50_000
 MAX_INPUT_BYTES = 200 * 1024 * 1024
-MAX_UNFINISHED = 100  # per owner
 WINDOW = 86_400  # seconds; the only `completion_window` is 24h
 
 BatchEndpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchJob:
-    """Times are Unix times."""
-
-    id: str
-    owner: str
-    key: str  # name of the key that pays
-    endpoint: str
-    input_file: str
-    created_at: int
-    expires_at: int
-    metadata: Mapping[str, str] | None = None
-    output_lifetime: int = BATCH_LIFETIME  # of the output files, in seconds
-    status: str = "validating"
-    times: Mapping[str, int] = field(default_factory=dict)  # start time by status
-    errors: Sequence[Mapping[str, object]] = ()
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    output_file: str | None = None
-    error_file: str | None = None
-    model: str | None = None
-    usage: Sequence[int] = (0, 0, 0, 0)  # tokens: input, cached input, output, reasoning output
-
-    def resource(self) -> dict[str, object]:
-        input_tokens, cached, output_tokens, reasoning = self.usage
-        return {
-            "id": self.id,
-            "object": "batch",
-            "endpoint": self.endpoint,
-            "model": self.model,
-            "errors": {"object": "list", "data": [*self.errors]} if self.errors else None,
-            "input_file_id": self.input_file,
-            "completion_window": "24h",
-            "status": self.status,
-            "output_file_id": self.output_file,
-            "error_file_id": self.error_file,
-            "created_at": self.created_at,
-            "in_progress_at": self.times.get("in_progress"),
-            "expires_at": self.expires_at,
-            "finalizing_at": self.times.get("finalizing"),
-            "completed_at": self.times.get("completed"),
-            "failed_at": self.times.get("failed"),
-            "expired_at": self.times.get("expired"),
-            "cancelling_at": self.times.get("cancelling"),
-            "cancelled_at": self.times.get("cancelled"),
-            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
-            "usage": {
-                "input_tokens": input_tokens,
-                "input_tokens_details": {"cached_tokens": cached},
-                "output_tokens": output_tokens,
-                "output_tokens_details": {"reasoning_tokens": reasoning},
-                "total_tokens": input_tokens + output_tokens,
-            },
-            "metadata": self.metadata,
-        }
-
-
-class BatchRequest(NamedTuple):
-    number: int  # in the file, from 1
-    custom_id: str
-    body: bytes  # JSON
-
-
-class ClaimedRequest(NamedTuple):
-    batch: BatchJob
-    request: BatchRequest
-    attempt: int  # from 1
-
-
-class RequestResult(NamedTuple):
-    succeeded: bool
-    output: bytes  # a line without line break
-    usage: Sequence[int] = (0, 0, 0, 0)
-
-
-class BatchRecords(Protocol):
-    """Methods for a claimed batch or request return False, without changes, if the claim was lost."""
-
-    async def create(self, batch: BatchJob) -> bool:
-        """Return False, without changes, if the owner already has `MAX_UNFINISHED`."""
-        ...
-
-    async def get(self, owner: str, batch_id: str) -> BatchJob | None: ...
-
-    async def list(self, owner: str, page: Page) -> tuple[list[BatchJob], bool]: ...
-
-    async def cancel(self, owner: str, batch_id: str) -> bool:
-        """Return False, without changes, if the batch has ended."""
-        ...
-
-    async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
-        """Claim a batch whose file must be read, or which must be ended."""
-        ...
-
-    async def add_requests(self, batch: BatchJob, worker: str, lines: Sequence[BatchRequest]) -> bool: ...
-
-    async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> None:
-        """Start running a claimed batch, after its file was read."""
-        ...
-
-    async def fail(self, batch: BatchJob, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
-        """End a claimed batch with an invalid file."""
-        ...
-
-    async def claim_requests(self, worker: str, lease: float, max_running: int) -> Sequence[ClaimedRequest]:
-        """Claim requests, taking turns between owners. At most `max_running` run at once in all processes."""
-        ...
-
-    async def renew(
-        self, worker: str, lease: float, batch_id: str | None, lines: Collection[tuple[str, int]]
-    ) -> set[tuple[str, int]]:
-        """
-        Renew a process's claims: on the batch it reads or ends, and on requests, by batch and number.
-
-        Returns the requests to continue. Claims not listed here expire.
-        """
-        ...
-
-    async def release(self, claimed: ClaimedRequest, worker: str, delay: float, *, failed: bool) -> None:
-        """Release a request, to be run after `delay` seconds. Only attempts that `failed` count."""
-        ...
-
-    async def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> bool: ...
-
-    async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
-        """Return the next requests in a batch: number, id, success (None if not run) and result."""
-        ...
-
-    async def end(self, batch: BatchJob, worker: str, status: str, files: Mapping[str, File]) -> bool:
-        """End a claimed batch, with its files by `output` and `error`."""
-        ...
 
 
 class CreateBatchJob(BaseModel):

@@ -11,7 +11,8 @@ from app.core.types import with_fields
 from app.core.types.content import IMAGES
 from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound, Warnings
-from app.tools.files import File, FileStore, file_not_found
+from app.tools.files import File, file_not_found
+from app.tools.files.records import FileStore
 
 MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # per request; held in memory and sent to the backend
 

@@ -26,11 +26,12 @@ from app.tools import (
     ToolSession,
 )
 from app.tools.endpoint import endpoint_options
-from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
+from app.tools.files import FILE_STORES, FilesUnavailable, VectorsUnsupported
 from app.tools.files.batches import Batches
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import Ingestion
 from app.tools.files.inputs import StoredFiles
+from app.tools.files.records import FileStore
 from app.tools.files.settings import EmbeddingsSettings, FileSearchSettings
 from app.tools.files.uploads import Files, MultipartUploads
 from app.tools.files.vector_stores import VectorStores

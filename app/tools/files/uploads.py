@@ -13,19 +13,20 @@ import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import PIECE, File, FileStore, Page, file_not_found, new_file_id
+from app.tools.files import BATCH_LIFETIME, PIECE, File, Page, file_not_found, list_page, new_file_id
+from app.tools.files.records import FileStore
+from app.tools.files.records.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds; range for `expires_after`
-BATCH_LIFETIME = 30 * 86400  # seconds; for the purpose `batch`
 MAX_FILENAME = 512  # characters
 
 
@@ -172,89 +173,8 @@ def cleaned_filename(filename: str) -> str:
     return name[-MAX_FILENAME:] or "file"
 
 
-def list_page(data: list[Any], more: bool) -> dict[str, object]:
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": more,
-    }
-
-
 MAX_PART_BYTES = 64 * 1024 * 1024
 MAX_PARTS_OF_FILE = 10_000
-UPLOAD_LIFETIME = 3600  # seconds
-
-UploadStatus: TypeAlias = Literal["pending", "completed", "cancelled", "expired"]
-
-
-@dataclass(frozen=True, slots=True)
-class MultipartUpload:
-    id: str
-    owner: str
-    filename: str
-    purpose: str
-    bytes: int  # declared file size
-    created_at: int  # Unix time
-    expires_at: int
-    lifetime: int | None = None  # seconds until the completed file expires
-    status: UploadStatus = "pending"
-    file_id: str | None = None
-
-    def resource(self, file: File | None = None) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "object": "upload",
-            "bytes": self.bytes,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-            "filename": self.filename,
-            "purpose": self.purpose,
-            "status": self.status,
-            "file": file and file.resource(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class UploadPart:
-    id: str
-    upload_id: str
-    bytes: int
-    created_at: int  # Unix time
-
-    def resource(self) -> dict[str, object]:
-        return {"id": self.id, "object": "upload.part", "created_at": self.created_at, "upload_id": self.upload_id}
-
-
-class UploadRecords(Protocol):
-    """Methods return False, without changes, if their condition fails, for example after the upload ended."""
-
-    async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
-        """Return False if the owner's files would exceed `limit` bytes."""
-        ...
-
-    async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
-        """Overdue uploads have the status `expired`."""
-        ...
-
-    async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
-        """
-        Add a part whose content was written. Returns None, or a refusal:
-
-        - `not_pending`: the upload has ended
-        - `too_large`: the parts would exceed `max_bytes`
-        - `full`: the owner's files would exceed `limit` bytes
-        """
-        ...
-
-    async def parts(self, upload_id: str) -> dict[str, int]: ...
-
-    async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
-        """Create a file from parts, and delete unused parts."""
-        ...
-
-    async def cancel(self, upload: MultipartUpload) -> bool: ...
 
 
 class _Body(BaseModel):

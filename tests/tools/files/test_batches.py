@@ -20,8 +20,8 @@ from app.api.uvicorn.http import HTTPProtocol
 from app.core.access import hash_of
 from app.main import create_app
 from app.storage.tables import Tables, Transaction
-from app.tools.files.batches import WINDOW, BatchJob, BatchRequest, RequestResult
-from app.tools.files.batches_sql import SQLBatches
+from app.tools.files.batches import WINDOW
+from app.tools.files.records.batches import BatchJob, BatchRecords, BatchRequest, RequestResult
 from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_databases import FileDatabase, SQLiteFiles
@@ -261,7 +261,7 @@ class CountedTables:
 async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statements(database: FileDatabase) -> None:
     store = database.open()
     tables = CountedTables(store._tables)
-    batches = SQLBatches(tables)
+    batches = BatchRecords(tables)
     now = int(database.now())
     batch = BatchJob("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
     await batches.create(batch)

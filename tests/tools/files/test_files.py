@@ -14,7 +14,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from app.errors import InvalidRequest
-from app.tools.files import ABANDONED_AFTER, PIECE, File, FileStore, FilesUnavailable, Page, UnknownCursor
+from app.tools.files import ABANDONED_AFTER, PIECE, File, FilesUnavailable, Page, UnknownCursor
+from app.tools.files.records import FileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.uploads import Files
 from tests.support.file_databases import FileDatabase

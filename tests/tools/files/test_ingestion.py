@@ -15,11 +15,12 @@ from app.core.profile import TransportOptions
 from app.core.types import Usage
 from app.errors import TooManyRequests
 from app.tools import Account
-from app.tools.files import File, FileStore, FilesUnavailable, Page
+from app.tools.files import File, FilesUnavailable, Page
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import ATTEMPTS, RETRY, Ingestion
 from app.tools.files.parsing import extract
 from app.tools.files.postgres import PostgresVectorStores
+from app.tools.files.records import FileStore
 from app.tools.files.settings import EmbeddingsSettings
 from app.tools.files.sqlite import SQLiteVectorStores
 from app.tools.files.vector_stores.records import (
@@ -29,8 +30,8 @@ from app.tools.files.vector_stores.records import (
     StoreFile,
     TextChunk,
     VectorStore,
-    VectorStoreRecords,
 )
+from app.tools.files.vector_stores.sql import VectorStoreRecords
 from tests.support.file_databases import FileDatabase
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer

@@ -18,8 +18,9 @@ from openai import AsyncOpenAI
 
 from app.storage.object_storage import PART, ObjectStorage
 from app.tools import ToolHost
-from app.tools.files import ABANDONED_AFTER, PIECE, File, FileStore, FilesUnavailable
+from app.tools.files import ABANDONED_AFTER, PIECE, File, FilesUnavailable
 from app.tools.files.postgres import PostgresFileStore
+from app.tools.files.records import FileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.tool import FileSearch
 from app.tools.files.uploads import CompleteUpload, CreateUpload, MultipartUploads

@@ -16,9 +16,10 @@ import httpx
 import pytest
 
 from app.cli.check import check_connectivity
-from app.tools.files import File, FileStore, FilesUnavailable, Page, VectorsUnsupported
+from app.tools.files import File, FilesUnavailable, Page, VectorsUnsupported
 from app.tools.files.postgres import PostgresFileStore
-from app.tools.files.postgres.index import NEAREST
+from app.tools.files.postgres.vector_stores import NEAREST
+from app.tools.files.records import FileStore
 from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
 from tests.faults.servers import server as served
 from tests.support.build import finish

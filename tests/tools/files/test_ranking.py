@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
-from app.tools.files import File, FileStore
+from app.tools.files import File
 from app.tools.files.parsing import chunks
+from app.tools.files.records import FileStore
 from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
 from tests.support.file_databases import FileDatabase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.tools.files.postgres.index import MAX_POSTINGS, hashed_terms, stem, terms_within_posting_budget
+from app.tools.files.postgres.vector_stores import MAX_POSTINGS, hashed_terms, stem, terms_within_posting_budget
 
 
 def test_term_is_hashed_with_its_store_and_its_frequency() -> None:

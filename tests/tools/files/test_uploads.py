@@ -16,7 +16,7 @@ from openai.types import Upload
 
 from app.errors import InvalidRequest
 from app.tools.files import ABANDONED_AFTER, PIECE
-from app.tools.files.multipart_sql import ENDED_TTL
+from app.tools.files.records.uploads import ENDED_TTL
 from app.tools.files.uploads import (
     UPLOAD_LIFETIME,
     CompleteUpload,

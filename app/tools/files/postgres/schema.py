@@ -14,10 +14,7 @@ from app.storage import Outage
 from app.storage.postgres import PostgresClient, in_postgres, read_postgres_url
 from app.storage.tables import Connection, Migrations, UnpreparedError, migrate
 from app.tools.files import FilesUnavailable
-from app.tools.files.batches_sql import BATCH_TABLES
-from app.tools.files.contents import OBJECT_TABLES
-from app.tools.files.contents.attachments import ATTACHMENT_TABLES
-from app.tools.files.multipart_sql import MULTIPART_TABLES
+from app.tools.files.records.tables import FILE_TABLES
 
 _LOCK = 0x66696C65  # for migrations; other programs may use advisory locks too
 _VECTORS_LOCK = _LOCK + 1
@@ -27,73 +24,12 @@ POSTGRES_NAMES = {
     "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
 }
 
-
-_FILES = """
-CREATE TABLE antiphon_files (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id text NOT NULL UNIQUE,
-    owner text NOT NULL,
-    filename text NOT NULL,
-    purpose text NOT NULL,
-    bytes bigint NOT NULL,
-    created_at bigint NOT NULL,
-    expires_at bigint
-);
-CREATE INDEX antiphon_files_by_owner ON antiphon_files (owner, number);
-CREATE INDEX antiphon_files_by_expiry ON antiphon_files (expires_at) WHERE expires_at IS NOT NULL;
-CREATE TABLE antiphon_pieces (
-    file text NOT NULL,
-    number integer NOT NULL,
-    data bytea NOT NULL,
-    PRIMARY KEY (file, number)
-);
+_CHUNKS = """
 ALTER TABLE antiphon_pieces ALTER COLUMN data SET STORAGE EXTERNAL;  -- compression costs more than it saves
-CREATE TABLE antiphon_uploads (file text PRIMARY KEY, touched timestamptz NOT NULL);
-
-CREATE TABLE antiphon_vector_stores (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id text NOT NULL UNIQUE,
-    owner text NOT NULL,
-    name text NOT NULL,
-    description text,
-    metadata text,
-    expires_days integer,
-    created_at bigint NOT NULL,
-    last_active_at bigint NOT NULL
-);
-CREATE INDEX antiphon_vector_stores_by_owner ON antiphon_vector_stores (owner, number);
-CREATE TABLE antiphon_file_batches (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id text NOT NULL UNIQUE,
-    store text NOT NULL REFERENCES antiphon_vector_stores (id) ON DELETE CASCADE,
-    created_at bigint NOT NULL,
-    cancelled boolean NOT NULL DEFAULT false
-);
-CREATE INDEX antiphon_file_batches_by_store ON antiphon_file_batches (store);
-CREATE TABLE antiphon_store_files (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    store text NOT NULL REFERENCES antiphon_vector_stores (id) ON DELETE CASCADE,
-    id text NOT NULL REFERENCES antiphon_files (id) ON DELETE CASCADE,
-    batch bigint REFERENCES antiphon_file_batches (number) ON DELETE SET NULL,
-    created_at bigint NOT NULL,
-    status text NOT NULL DEFAULT 'in_progress',
-    error_code text,
-    error_message text,
-    usage_bytes bigint NOT NULL DEFAULT 0,
-    attributes text,
-    max_tokens integer NOT NULL,
-    overlap integer NOT NULL,
-    claim text,
-    claimed_until timestamptz NOT NULL DEFAULT '-infinity',
-    attempts integer NOT NULL DEFAULT 0,
-    chunks integer NOT NULL DEFAULT 0,
-    words bigint NOT NULL DEFAULT 0,
-    embeddings text,  -- the model and the number of dimensions
-    UNIQUE (store, id)
-);
-CREATE INDEX antiphon_store_files_by_file ON antiphon_store_files (id);
-CREATE INDEX antiphon_store_files_by_batch ON antiphon_store_files (batch) WHERE batch IS NOT NULL;
-CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';
+ALTER TABLE antiphon_store_files
+    ADD COLUMN chunks integer NOT NULL DEFAULT 0,
+    ADD COLUMN words bigint NOT NULL DEFAULT 0,
+    ADD COLUMN embeddings text;  -- the model and the number of dimensions
 
 -- `file` is the number of a row in antiphon_store_files.
 CREATE TABLE antiphon_chunks (
@@ -166,17 +102,6 @@ LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
 $$;
 """
 
-# Each owner's files wait in a separate queue; `key` names the key that added the file.
-_QUEUES = """
-ALTER TABLE antiphon_store_files
-    ADD COLUMN queue text NOT NULL DEFAULT '', ADD COLUMN key text NOT NULL DEFAULT '';
-UPDATE antiphon_store_files SET queue = owner FROM antiphon_vector_stores AS stores
-WHERE stores.id = store AND status = 'in_progress';
-CREATE INDEX antiphon_store_files_by_queue ON antiphon_store_files (queue, number) WHERE status = 'in_progress';
-DROP INDEX antiphon_store_files_to_read;
-CREATE TABLE antiphon_turns (queue text PRIMARY KEY, served timestamptz NOT NULL);
-"""
-
 _PARTS_REMOVED = """
 CREATE OR REPLACE FUNCTION antiphon_file_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -201,15 +126,9 @@ CREATE TABLE antiphon_vectors (
 ALTER TABLE antiphon_vectors ALTER COLUMN vector SET STORAGE EXTERNAL;
 """
 
+_OWN_TABLES = (_CHUNKS, "", _PARTS_REMOVED, "", "", "")
 _MIGRATIONS = Migrations(
-    [
-        _FILES,
-        _QUEUES,
-        in_postgres(MULTIPART_TABLES, POSTGRES_NAMES) + _PARTS_REMOVED,
-        in_postgres(BATCH_TABLES, POSTGRES_NAMES),
-        in_postgres(OBJECT_TABLES, POSTGRES_NAMES),
-        in_postgres(ATTACHMENT_TABLES, POSTGRES_NAMES),
-    ]
+    [in_postgres(tables, POSTGRES_NAMES) + own for tables, own in zip(FILE_TABLES, _OWN_TABLES, strict=True)]
 )
 
 # Errors raised by CREATE EXTENSION, and for a type in no schema of the search path.

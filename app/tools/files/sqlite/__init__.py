@@ -18,14 +18,12 @@ from app.storage.object_storage import ObjectStorage
 from app.storage.sqlite import Database, SQLiteTables, in_sqlite
 from app.storage.tables import Migrations, Row, Rows, Tables, Transaction, UnpreparedError, execute
 from app.tools.files import FilesUnavailable
-from app.tools.files.batches_sql import BATCH_TABLES
-from app.tools.files.contents import OBJECT_TABLES, Pieces
-from app.tools.files.contents.attachments import ATTACHMENT_TABLES
-from app.tools.files.files_sql import SQLFileStore
-from app.tools.files.multipart_sql import MULTIPART_TABLES
+from app.tools.files.records import FileStore
+from app.tools.files.records.contents import Pieces
+from app.tools.files.records.tables import FILE_TABLES
 from app.tools.files.sqlite.index import Index, delete_index
 from app.tools.files.vector_stores.records import Job, Query, TextChunk
-from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, SQLVectorStores
+from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, VectorStoreRecords
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -36,87 +34,13 @@ SQLITE_NAMES = {
     "{row}": "row",
     "{identity}": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "bytea": "BLOB",
+    "timestamptz": "REAL",
+    "'-infinity'": "0",
 }
-_SCHEMA = """
-CREATE TABLE files (
-    row INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    filename TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER
-);
-CREATE INDEX files_by_owner ON files (owner, row);
-CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
-CREATE TABLE pieces (
-    file TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    UNIQUE (file, number)
-);
-CREATE TABLE uploads (file TEXT PRIMARY KEY, touched REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE stores (
-    row INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    name TEXT NOT NULL,
-    description TEXT,
-    metadata TEXT,
-    expires_days INTEGER,
-    created_at INTEGER NOT NULL,
-    last_active_at INTEGER NOT NULL
-);
-CREATE INDEX stores_by_owner ON stores (owner, row);
-CREATE TABLE batches (
-    row INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    store TEXT NOT NULL REFERENCES stores (id) ON DELETE CASCADE,
-    created_at INTEGER NOT NULL,
-    cancelled INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX batches_by_store ON batches (store);
-CREATE TABLE store_files (
-    row INTEGER PRIMARY KEY AUTOINCREMENT,
-    store TEXT NOT NULL REFERENCES stores (id) ON DELETE CASCADE,
-    id TEXT NOT NULL REFERENCES files (id) ON DELETE CASCADE,
-    batch INTEGER REFERENCES batches (row) ON DELETE SET NULL,
-    created_at INTEGER NOT NULL,
-    status TEXT NOT NULL DEFAULT 'in_progress',
-    error_code TEXT,
-    error_message TEXT,
-    usage_bytes INTEGER NOT NULL DEFAULT 0,
-    attributes TEXT,
-    max_tokens INTEGER NOT NULL,
-    overlap INTEGER NOT NULL,
-    claim TEXT,
-    claimed_until REAL NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (store, id)
-);
-CREATE INDEX store_files_by_file ON store_files (id);
-CREATE INDEX store_files_by_batch ON store_files (batch) WHERE batch IS NOT NULL;
-CREATE INDEX store_files_to_read ON store_files (claimed_until) WHERE status = 'in_progress';
-"""
-# Each owner's files wait in a separate queue; `key` names the key that added the file.
-_QUEUES = """
-ALTER TABLE store_files ADD COLUMN queue TEXT NOT NULL DEFAULT '';
-ALTER TABLE store_files ADD COLUMN key TEXT NOT NULL DEFAULT '';
-UPDATE store_files SET queue = (SELECT owner FROM stores WHERE stores.id = store) WHERE status = 'in_progress';
-CREATE INDEX store_files_by_queue ON store_files (queue, row) WHERE status = 'in_progress';
-CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
-"""
 _REMOVED = "CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
+_OWN_TABLES = ("", "", _REMOVED, "", "", "")
 _MIGRATIONS = Migrations(
-    [
-        _SCHEMA,
-        _QUEUES,
-        in_sqlite(MULTIPART_TABLES, SQLITE_NAMES) + _REMOVED,
-        in_sqlite(BATCH_TABLES, SQLITE_NAMES),
-        in_sqlite(OBJECT_TABLES, SQLITE_NAMES),
-        in_sqlite(ATTACHMENT_TABLES, SQLITE_NAMES),
-    ]
+    [in_sqlite(tables, SQLITE_NAMES) + own for tables, own in zip(FILE_TABLES, _OWN_TABLES, strict=True)]
 )
 _DELETE_ENTRIES = "DELETE FROM antiphon_store_files WHERE id = $1 RETURNING store, {row}"
 _DELETE_FILE = """
@@ -126,7 +50,7 @@ DELETE FROM antiphon_upload_parts WHERE file = $1
 """
 
 
-class SQLiteFileStore(SQLFileStore):
+class SQLiteFileStore(FileStore):
     vector_stores: SQLiteVectorStores
 
     def __init__(
@@ -212,7 +136,7 @@ UPDATE antiphon_store_files SET status = 'completed', claim = NULL, usage_bytes 
 """
 
 
-class SQLiteVectorStores(SQLVectorStores):
+class SQLiteVectorStores(VectorStoreRecords):
     """Records are in the file database, chunks in an index file per store."""
 
     CANCEL_FILES = "UPDATE antiphon_store_files SET status = 'cancelled' WHERE batch = $1 AND status = 'in_progress'"

@@ -14,9 +14,8 @@ A chunk id is the file's row in `store_files`, shifted left by 20 bits, plus the
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -25,8 +24,8 @@ import sqlite_vec
 
 from app.storage.sqlite import connect, migrate_tables, query, transaction
 from app.storage.tables import Migrations
-from app.tools.files.vector_stores.ranking import highest_score, terms, to_indexed_text, weight
-from app.tools.files.vector_stores.records import Query, TextChunk
+from app.tools.files.vector_stores.ranking import highest_score, similarity, terms, to_indexed_text, weight
+from app.tools.files.vector_stores.records import Query, TextChunk, vector_space
 from app.tools.files.vector_stores.sql import FoundChunk
 
 _SCHEMA = """
@@ -42,6 +41,10 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 _MIGRATIONS = Migrations([_SCHEMA, "DROP TABLE IF EXISTS codes"])
 
 NUMBER_BITS = 20  # for the chunk number; files have fewer than 2**20 chunks
+
+_IN_FILES = f">> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
+_OF_IDS = "WHERE id IN (SELECT value FROM json_each(:ids))"
+_OF_FILE = "WHERE id BETWEEN ? AND ?"
 
 
 class Index:
@@ -69,7 +72,7 @@ class Index:
                 size += len(chunk.text.encode())
                 if chunk.vector is not None:
                     if not number:
-                        _use_model(db, f"{model} {len(chunk.vector) // 4}")
+                        _use_space(db, vector_space(model, chunk.vector))
                     db.execute("INSERT INTO vectors VALUES (?, ?)", (chunk_id, chunk.vector))
                     size += len(chunk.vector)
         return size
@@ -85,25 +88,23 @@ class Index:
         with self._open() as db:
             return [text for (text,) in query(db, f"SELECT text FROM chunks {_OF_FILE} ORDER BY id", _range(file))]
 
-    def search(self, search_query: Query, limit: int, files: Collection[int] | None) -> list[FoundChunk]:
+    def search(self, search_query: Query, limit: int, files: Sequence[int] | None) -> list[FoundChunk]:
         if not self._path.exists():
             return []
         with self._open() as db:
-            selected = None if files is None else json.dumps([*files])
             vector = search_query.vector
-            scores = _by_words(db, search_query.text, limit, selected)
+            scores = _by_words(db, search_query.text, limit, files)
             similarities: dict[int, float] = {}
-            if vector is not None and _model(db) == f"{search_query.model} {len(vector) // 4}":
-                similarities = _by_vector(db, vector, limit, selected)
-            ids = [*dict.fromkeys([*scores, *similarities])]
-            if similarities:
-                # Chunks found only by keywords need their similarity too.
-                assert vector is not None
-                similarities |= _similarities(
-                    db, vector, [chunk_id for chunk_id in ids if chunk_id not in similarities]
-                )
-            statement = "SELECT id, text FROM chunks WHERE id IN (SELECT value FROM json_each(?))"
-            rows = query(db, statement, (json.dumps(ids),))
+            if vector is not None and _space(db) == search_query.space:
+                where = "" if files is None else f"WHERE id {_IN_FILES}"
+                nearest = f"{where} ORDER BY distance LIMIT :limit"
+                similarities = _similarities(db, vector, nearest, files=files, limit=limit)
+                if similarities:
+                    # Chunks found only by keywords need their similarity too.
+                    others = [*(scores.keys() - similarities)]
+                    similarities |= _similarities(db, vector, _OF_IDS, ids=others)
+            ids = [*(scores | similarities)]
+            rows = query(db, f"SELECT id, text FROM chunks {_OF_IDS}", {"ids": ids})
             store = self._path.stem
             return [
                 FoundChunk(f"{store}:{key}", key >> NUMBER_BITS, text, scores.get(key), similarities.get(key))
@@ -126,7 +127,7 @@ def delete_index(path: Path) -> None:
         name.unlink(missing_ok=True)
 
 
-def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
+def _by_words(db: apsw.Connection, text: str, limit: int, files: Sequence[int] | None) -> dict[int, float]:
     """Score the best chunks by BM25, as a fraction of the highest possible score."""
     counting = "SELECT count(*) FROM words WHERE words MATCH ?"
     counts = {term: int(query(db, counting, (_phrase(term),))[0][0]) for term in terms(text)}
@@ -135,7 +136,7 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
         return {}
     total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # a small row per chunk
     maximum = highest_score(total, counts)
-    where = "" if files is None else f"AND rowid >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
+    where = "" if files is None else f"AND rowid {_IN_FILES}"
     # The weights computed here replace FTS5's: see the module's docstring.
     scores: list[str] = []
     values: dict[str, object] = {"files": files, "limit": limit}
@@ -154,36 +155,22 @@ def _phrase(term: str) -> str:
     return f'"{term}"'
 
 
-def _by_vector(db: apsw.Connection, vector: bytes, limit: int, files: str | None) -> dict[int, float]:
-    where = "" if files is None else f"WHERE id >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
-    statement = f"""
-        SELECT id, vec_distance_cosine(vector, :vector) AS distance FROM vectors {where} ORDER BY distance LIMIT :limit
-    """
-    rows = query(db, statement, {"vector": vector, "files": files, "limit": limit})
-    return {chunk_id: _similarity(distance) for chunk_id, distance in rows}
+def _similarities(db: apsw.Connection, vector: bytes, selection: str, **values: object) -> dict[int, float]:
+    statement = f"SELECT id, vec_distance_cosine(vector, :vector) AS distance FROM vectors {selection}"
+    rows = query(db, statement, {"vector": vector, **values})
+    return {chunk_id: similarity(distance) for chunk_id, distance in rows}
 
 
-def _similarities(db: apsw.Connection, vector: bytes, ids: list[int]) -> dict[int, float]:
-    statement = """
-        SELECT id, vec_distance_cosine(vector, ?) FROM vectors WHERE id IN (SELECT value FROM json_each(?))
-    """
-    return {chunk_id: _similarity(distance) for chunk_id, distance in query(db, statement, (vector, json.dumps(ids)))}
-
-
-def _similarity(distance: float | None) -> float:
-    return 0.0 if distance is None else min(1.0, max(0.0, 1.0 - distance))
-
-
-def _model(db: apsw.Connection) -> str | None:
+def _space(db: apsw.Connection) -> str | None:
     rows = query(db, "SELECT value FROM facts WHERE name = 'embeddings'")
     return str(rows[0][0]) if rows else None
 
 
-def _use_model(db: apsw.Connection, model: str) -> None:
+def _use_space(db: apsw.Connection, space: str) -> None:
     """Delete another model's vectors, which are not comparable."""
-    if _model(db) != model:
+    if _space(db) != space:
         db.execute("DELETE FROM vectors")
-        db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (model,))
+        db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (space,))
 
 
 def _files(db: apsw.Connection) -> Iterator[int]:
@@ -193,9 +180,6 @@ def _files(db: apsw.Connection) -> Iterator[int]:
         file = rows[0][0] >> NUMBER_BITS
         yield file
         chunk_id = (file + 1) << NUMBER_BITS
-
-
-_OF_FILE = "WHERE id BETWEEN ? AND ?"
 
 
 def _range(file: int) -> tuple[int, int]:

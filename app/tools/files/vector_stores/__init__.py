@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.errors import InvalidRequest, NotFound
 from app.tools import Account
-from app.tools.files import Page, file_not_found
+from app.tools.files import Page, file_not_found, list_page
 from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
-from app.tools.files.uploads import list_page
 from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import (
     NewStoreFile,
@@ -22,7 +21,6 @@ from app.tools.files.vector_stores.records import (
     StoreFile,
     UnknownFiles,
     VectorStore,
-    VectorStoreRecords,
 )
 from app.tools.files.vector_stores.requests import (
     AddFile,
@@ -35,6 +33,7 @@ from app.tools.files.vector_stores.requests import (
     UpdateVectorStore,
     predicate,
 )
+from app.tools.files.vector_stores.sql import VectorStoreRecords
 
 logger = logging.getLogger(__name__)
 

@@ -54,21 +54,21 @@ def rank(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -
     score). Without embeddings, it is the text score.
     """
     weights = options.hybrid_search or HybridWeights()
+    total = weights.embedding_weight + weights.text_weight
     best: dict[str, Ranked] = {}
     for candidate in candidates:
-        score = _score(candidate, weights)
+        score = candidate.text_score or 0.0
+        if candidate.similarity is not None and total:
+            score = (weights.embedding_weight * candidate.similarity + weights.text_weight * score) / total
         previous = best.get(candidate.id)
         if score >= (options.score_threshold or 0.0) and (previous is None or previous.score < score):
             best[candidate.id] = Ranked(candidate, score)
     return sorted(best.values(), key=lambda result: -result.score)[:limit]
 
 
-def _score(candidate: Candidate, weights: HybridWeights) -> float:
-    words = candidate.text_score or 0.0
-    total = weights.embedding_weight + weights.text_weight
-    if candidate.similarity is None or not total:
-        return words
-    return (weights.embedding_weight * candidate.similarity + weights.text_weight * words) / total
+def similarity(distance: float | None) -> float:
+    """Cosine similarity from 0 to 1. Databases return NULL or NaN for the distance from a zero vector."""
+    return 0.0 if distance is None or math.isnan(distance) else min(1.0, max(0.0, 1.0 - distance))
 
 
 MAX_TERMS = 32  # per query

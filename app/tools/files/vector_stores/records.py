@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
-
-from app.tools.files import Page
+from typing import Literal, TypeAlias
 
 FileStatus: TypeAlias = Literal["in_progress", "completed", "cancelled", "failed"]
 ErrorCode: TypeAlias = Literal["server_error", "unsupported_file", "invalid_file"]
@@ -148,6 +146,11 @@ class Job:
     strategy: ChunkingStrategy
 
 
+def vector_space(model: str, vector: bytes) -> str:
+    """Return the model and number of dimensions. Only vectors in one space are comparable."""
+    return f"{model} {len(vector) // 4}"
+
+
 @dataclass(frozen=True, slots=True)
 class TextChunk:
     """The embedding, if any, is float32 in native byte order."""
@@ -175,6 +178,10 @@ class Query:
     vector: bytes | None = None
     model: str = ""
 
+    @property
+    def space(self) -> str | None:
+        return None if self.vector is None else vector_space(self.model, self.vector)
+
 
 class UnknownFiles(Exception):
     """`index` is the position of the first file that does not exist."""
@@ -182,99 +189,3 @@ class UnknownFiles(Exception):
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.index = index
-
-
-class VectorStoreRecords(Protocol):
-    """
-    Stores all owners' vector stores. A file is searchable once it is `completed`, with all its chunks.
-
-    Methods for a job return False, without changes, if its claim was lost: the file was removed, cancelled or claimed
-    again.
-    """
-
-    async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        """Insert a store and queue its first files for indexing; raises `UnknownFiles`, without changes."""
-        ...
-
-    async def get(self, owner: str, store_id: str) -> VectorStore | None: ...
-
-    async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return an owner's (None: all owners') stores, and whether more exist."""
-        ...
-
-    async def update(self, owner: str, store_id: str, changes: Mapping[str, object]) -> bool:
-        """Update `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
-        ...
-
-    async def delete(self, owner: str, store_id: str) -> bool: ...
-
-    async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
-        """
-        Add files, as a batch if `batch_id` is set, and queue them for indexing.
-
-        A file already in the store is indexed again. Raises `UnknownFiles`, without changes, if the owner does not have
-        all the files.
-        """
-        ...
-
-    async def file(self, store: VectorStore, file_id: str) -> StoreFile | None: ...
-
-    async def files(
-        self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
-    ) -> tuple[list[StoreFile], bool]:
-        """Also return whether more files exist."""
-        ...
-
-    async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool: ...
-
-    async def remove(self, store: VectorStore, file_id: str) -> bool:
-        """Remove a file without deleting it; return whether it was in the store."""
-        ...
-
-    async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        """Return a file's chunks, in order; [] if the file is not indexed."""
-        ...
-
-    async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None: ...
-
-    async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
-        """Cancel a batch's files that are not indexed yet; return whether the batch exists."""
-        ...
-
-    async def search(
-        self,
-        store: VectorStore,
-        search_query: Query,
-        limit: int,
-        matches: Callable[[Attributes], bool] | None = None,
-    ) -> list[Candidate]:
-        """
-        Return the best `limit` chunks by keywords, and the best by embedding.
-
-        With `matches`, only files whose attributes match are searched.
-        """
-        ...
-
-    async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
-        """
-        Claim the oldest file of the owner served least recently, for `lease` seconds; None if the queues are empty.
-
-        Owners in `excluded` are skipped.
-        """
-        ...
-
-    async def renew(self, job: Job, lease: float) -> bool: ...
-
-    async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
-        """The file can be claimed again after `delay` seconds. Only attempts that `failed` count."""
-        ...
-
-    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        """
-        Store a file's chunks and mark it as completed.
-
-        `chunks` is iterated in another thread. `model` is the embeddings model.
-        """
-        ...
-
-    async def fail(self, job: Job, code: ErrorCode, message: str) -> None: ...

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from app.core.types import JSONObject
 from app.storage.tables import Row, Rows, Tables, Transaction, execute, execute_many
 from app.tools.files import Page, fetch_page
-from app.tools.files.multipart_sql import ALIVE
+from app.tools.files.records.uploads import ALIVE
 from app.tools.files.vector_stores.records import (
     DAY,
     Attributes,
@@ -28,6 +28,7 @@ from app.tools.files.vector_stores.records import (
     NewStoreFile,
     Query,
     StoreFile,
+    TextChunk,
     UnknownFiles,
     VectorStore,
 )
@@ -99,7 +100,14 @@ class FoundChunk(NamedTuple):
     similarity: float | None
 
 
-class SQLVectorStores(ABC):
+class VectorStoreRecords(ABC):
+    """
+    Stores all owners' vector stores. A file is searchable once it is `completed`, with all its chunks.
+
+    Methods for a job return False, without changes, if its claim was lost: the file was removed, cancelled or claimed
+    again.
+    """
+
     CANCEL_FILES: ClassVar[str]  # (batch): only files that are not indexed yet
     FAIL: ClassVar[str]  # (row, claim, error code, error message): returns the files with chunks to delete
 
@@ -109,6 +117,14 @@ class SQLVectorStores(ABC):
     @abstractmethod
     async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
         """Claim the next file of a queue not in `excluded`, for `lease` seconds."""
+
+    @abstractmethod
+    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
+        """
+        Store a file's chunks and mark it as completed.
+
+        `chunks` is iterated in another thread. `model` is the embeddings model.
+        """
 
     @abstractmethod
     async def _text_of(self, store_id: str, file: int) -> list[str]:
@@ -125,6 +141,7 @@ class SQLVectorStores(ABC):
         """Delete the chunks of removed files, given as (store id, row)."""
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
+        """Insert a store and queue its first files for indexing; raises `UnknownFiles`, without changes."""
         values = (
             *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
             *(store.expires_days, store.created_at, store.last_active_at),
@@ -139,6 +156,13 @@ class SQLVectorStores(ABC):
         await self._unless_missing(transaction)
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
+        """
+        Add files, as a batch if `batch_id` is set, and queue them for indexing.
+
+        A file already in the store is indexed again. Raises `UnknownFiles`, without changes, if the owner does not have
+        all the files.
+        """
+
         def transaction() -> Transaction[int | None]:
             # Locks the store, so that concurrent additions wait. A store deleted in the meantime gets no files.
             active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
@@ -170,6 +194,8 @@ class SQLVectorStores(ABC):
             raise UnknownFiles(missing)
 
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
+        """Cancel a batch's files that are not indexed yet; return whether the batch exists."""
+
         def transaction() -> Transaction[bool]:
             rows = yield execute(_CANCEL_BATCH, batch_id, store.id)
             for (batch,) in rows:
@@ -179,6 +205,11 @@ class SQLVectorStores(ABC):
         return await self._tables.run(transaction)
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
+        """
+        Claim the oldest file of the owner served least recently, for `lease` seconds; None if the queues are empty.
+
+        Owners in `excluded` are skipped.
+        """
         claim = secrets.token_hex(8)
         rows = await self._claim([*excluded], claim, lease)
         if not rows:
@@ -196,6 +227,7 @@ class SQLVectorStores(ABC):
         await self.delete_chunks(await self._tables.execute(self.FAIL, job.row, job.claim, code, message))
 
     async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
+        """The file can be claimed again after `delay` seconds. Only attempts that `failed` count."""
         release = f"""
             UPDATE antiphon_store_files
             SET claim = NULL, claimed_until = {{moment}} + $3 * {{second}}, attempts = attempts - $4 WHERE {HELD}
@@ -208,6 +240,7 @@ class SQLVectorStores(ABC):
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
+        """Return an owner's (None: all owners') stores, and whether more exist."""
         where, values = ("1 = 1", ()) if owner is None else ("owner = $1", (owner,))
         found, more = await fetch_page(self._tables, f"SELECT id FROM {_TABLE}", _TABLE, where, values, page)
         ids = [store_id for (store_id,) in found]
@@ -216,6 +249,7 @@ class SQLVectorStores(ABC):
         return [stores[store_id] for store_id in ids if store_id in stores], more
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
+        """Update `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         values = dict(changes)
         if "metadata" in values:
             values["metadata"] = encode_fields(values["metadata"])
@@ -235,6 +269,7 @@ class SQLVectorStores(ABC):
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
+        """Also return whether more files exist."""
         where = "store = $1 AND (CAST($2 AS text) IS NULL OR status = $2)"
         values: tuple[object, ...] = (store.id, status)
         if batch_id is not None:
@@ -248,12 +283,14 @@ class SQLVectorStores(ABC):
         return bool(await self._tables.execute(statement, store.id, file_id, encode_fields(attributes)))
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
+        """Remove a file without deleting it; return whether it was in the store."""
         statement = "DELETE FROM antiphon_store_files WHERE store = $1 AND id = $2 RETURNING store, {row}"
         removed = await self._tables.execute(statement, store.id, file_id)
         await self.delete_chunks(removed)
         return bool(removed)
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
+        """Return a file's chunks, in order; [] if the file is not indexed."""
         completed = "SELECT {row} FROM antiphon_store_files WHERE store = $1 AND id = $2 AND status = 'completed'"
         rows = await self._tables.fetch(completed, store.id, file_id)
         return await self._text_of(store.id, rows[0][0]) if rows else []
@@ -269,6 +306,11 @@ class SQLVectorStores(ABC):
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
+        """
+        Return the best `limit` chunks by keywords, and the best by embedding.
+
+        With `matches`, only files whose attributes match are searched.
+        """
         files: Sequence[int] | None = None
         if matches is not None:
             statement = "SELECT {row}, attributes FROM antiphon_store_files WHERE store = $1 AND status = 'completed'"

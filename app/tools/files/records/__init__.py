@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from app.storage.object_storage import ObjectStorage
 from app.storage.tables import Tables, Transaction
 from app.tools.files import File, Page, fetch_page
-from app.tools.files.batches_sql import SQLBatches
-from app.tools.files.contents import Contents, ObjectContents, Owner, Pieces
-from app.tools.files.contents.attachments import Attachments
-from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
-from app.tools.files.vector_stores.sql import SQLVectorStores
+from app.tools.files.records.attachments import Attachments
+from app.tools.files.records.batches import BatchRecords
+from app.tools.files.records.contents import Contents, ObjectContents, Owner, Pieces
+from app.tools.files.records.uploads import ALIVE, PARTS_OF_FILE, STORED_BYTES, UploadRecords, add_file, within_limit
+from app.tools.files.vector_stores.sql import VectorStoreRecords
 
 _EXPIRED_FILES = 100  # per transaction
 _EXPIRED = f"""
@@ -21,32 +21,55 @@ _EXPIRED = f"""
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM antiphon_files"
 
 
-class SQLFileStore(ABC):
-    vector_stores: SQLVectorStores
+class FileStore(ABC):
+    """
+    All owners' files. Expired files are not found.
+
+    Content is written and read in pieces of about `PIECE` bytes, so a whole file is never in memory. Reading content
+    does not check the owner.
+    """
+
+    vector_stores: VectorStoreRecords
 
     def __init__(self, tables: Tables, pieces: Pieces, storage: ObjectStorage | None) -> None:
         """New content is written to `storage` if configured, otherwise to `pieces`."""
         self._tables = tables
         self._pieces, self._objects = pieces, ObjectContents(tables, storage)
         self._written: Contents = self._objects if storage else pieces
-        self.uploads = SQLUploads(tables)
+        self.uploads = UploadRecords(tables)
         self.attachments = Attachments(tables, self._objects) if storage else None
-        self.batches = SQLBatches(tables)
+        self.batches = BatchRecords(tables)
 
     @abstractmethod
     async def _delete(self, condition: str, *values: object) -> int:
         """Delete files, and mark their content as removed; return their number."""
 
+    @abstractmethod
+    async def prepare_vectors(self) -> None:
+        """Create the schema for embeddings; raises `VectorsUnsupported`."""
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Check that the store is writable."""
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
     async def write(self, content_id: str, number: int, data: bytes) -> None:
+        """Write a piece, numbered from 0, to a file or upload part. The content is not visible before `add`."""
         await self._written.write(content_id, number, data)
 
     async def finish(self, content_id: str) -> None:
+        """Complete the content after its last piece, before `add`."""
         await self._written.finish(content_id)
 
     async def discard(self, content_id: str) -> None:
+        """Delete the pieces of a file or part that was never added."""
         await self._written.discard(content_id)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
+        """Make a written file visible; return False if the owner's files would exceed `limit` bytes in total."""
+
         def transaction() -> Transaction[bool]:
             if not (yield from within_limit(self._tables, file.owner, file.bytes, limit)):
                 return False
@@ -56,6 +79,7 @@ class SQLFileStore(ABC):
         return await self._tables.run(transaction)
 
     async def stored_bytes(self, owner: str) -> int:
+        """Includes pending uploads."""
         return int((await self._tables.fetch(STORED_BYTES, owner))[0][0])
 
     async def file(self, owner: str, file_id: str) -> File | None:
@@ -63,6 +87,7 @@ class SQLFileStore(ABC):
         return File(*rows[0]) if rows else None
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
+        """Also return whether more files exist."""
         where = f"owner = $1 AND {ALIVE} AND (CAST($2 AS text) IS NULL OR purpose = $2)"
         rows, more = await fetch_page(self._tables, _FILE, "antiphon_files", where, (owner, purpose), page)
         return [File(*row) for row in rows], more
@@ -77,9 +102,11 @@ class SQLFileStore(ABC):
         return self._read(part_id, Owner("antiphon_upload_parts", part_id))
 
     async def delete(self, owner: str, file_id: str) -> bool:
+        """Delete a file, also from vector stores; return whether it existed."""
         return bool(await self._delete(f"id = $1 AND owner = $2 AND {ALIVE}", file_id, owner))
 
     async def sweep(self) -> None:
+        """Delete expired files and abandoned uploads."""
         await self._pieces.delete_abandoned()
         while await self._delete(_EXPIRED) == _EXPIRED_FILES:
             pass

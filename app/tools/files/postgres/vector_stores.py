@@ -1,5 +1,5 @@
 """
-Chunks and searches in PostgreSQL.
+Vector stores in PostgreSQL: claims, chunks and searches.
 
 Keywords are ranked by BM25, as in SQLite. `ts_rank_cd` and `ts_rank` lack inverse document frequencies: MRR@10 on a
 public FAQ is 0.38 and 0.45, at best, instead of 0.51.
@@ -22,16 +22,24 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 
-from app.storage.tables import Connection
+from app.storage.tables import Connection, Rows, Tables
 from app.tools.files import FilesUnavailable
 from app.tools.files.postgres.schema import NoVectorsError, PostgresDatabase, storable
-from app.tools.files.vector_stores.ranking import K1, LENGTH_WEIGHT, highest_score, indexed_terms, terms, weight
-from app.tools.files.vector_stores.records import Job, Query, TextChunk
-from app.tools.files.vector_stores.sql import FoundChunk
+from app.tools.files.vector_stores.ranking import (
+    K1,
+    LENGTH_WEIGHT,
+    highest_score,
+    indexed_terms,
+    similarity,
+    terms,
+    weight,
+)
+from app.tools.files.vector_stores.records import Job, Query, TextChunk, vector_space
+from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, VectorStoreRecords
 
 T = TypeVar("T")
 
@@ -88,18 +96,47 @@ JOIN antiphon_chunks USING (file, number)
 """
 
 
+# Several candidates, since other processes may be claiming the first ones. In an array, so that the planner uses the
+# primary key regardless of its statistics.
+_NEXT = f"""
+SELECT number FROM antiphon_store_files AS entries
+WHERE number = ANY (ARRAY (
+    {QUEUES}
+    SELECT oldest.number FROM queues LEFT JOIN antiphon_turns USING (queue)
+    CROSS JOIN LATERAL (
+        SELECT number FROM antiphon_store_files AS waiting
+        WHERE status = 'in_progress' AND waiting.queue = queues.queue AND claimed_until <= clock_timestamp()
+        ORDER BY number LIMIT 20
+    ) AS oldest
+    WHERE NOT queue = ANY ($1) ORDER BY served NULLS FIRST, oldest.number LIMIT 40
+)) AND status = 'in_progress' AND claimed_until <= clock_timestamp()
+ORDER BY (SELECT served FROM antiphon_turns AS turns WHERE turns.queue = entries.queue) NULLS FIRST, number
+LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+_CLAIM = f"""
+WITH claimed AS (
+    UPDATE antiphon_store_files
+    SET claim = $2, claimed_until = clock_timestamp() + make_interval(secs => $3), attempts = attempts + 1
+    WHERE number = ({_NEXT})
+    RETURNING number, attempts, queue, key, store, id, max_tokens, overlap
+), turn AS (
+    INSERT INTO antiphon_turns SELECT queue, clock_timestamp() FROM claimed
+    ON CONFLICT (queue) DO UPDATE SET served = excluded.served
+)
+SELECT claimed.*, filename, bytes FROM claimed JOIN antiphon_files USING (id)
+"""
+_COMPLETE = f"""
+UPDATE antiphon_store_files
+SET status = 'completed', claim = NULL, chunks = $3, words = $4, usage_bytes = $5, embeddings = $6
+WHERE {HELD} RETURNING 1
+"""
+
+
 class ChunkKey(NamedTuple):
     """`file` is a row in antiphon_store_files, `number` the chunk's position in the file."""
 
     file: int
     number: int
-
-
-class Stored(NamedTuple):
-    chunks: int = 0
-    words: int = 0
-    bytes: int = 0
-    embeddings: str | None = None  # model and number of dimensions
 
 
 class _Rows(NamedTuple):
@@ -108,42 +145,62 @@ class _Rows(NamedTuple):
     texts: list[str]
     vectors: list[str]
     bytes: int
-    dimensions: int
+    space: str | None  # see `vector_space`
 
 
-class PostgresIndex:
-    def __init__(self, database: PostgresDatabase) -> None:
+class PostgresVectorStores(VectorStoreRecords):
+    CANCEL_FILES = """
+    WITH cancelled AS (
+        UPDATE antiphon_store_files SET status = 'cancelled' WHERE batch = $1 AND status = 'in_progress'
+        RETURNING number
+    )
+    INSERT INTO antiphon_removed (chunks) SELECT number FROM cancelled
+    """
+    FAIL = f"""
+    WITH failed AS (
+        UPDATE antiphon_store_files SET status = 'failed', claim = NULL, error_code = $3, error_message = $4
+        WHERE {HELD} RETURNING number
+    )
+    INSERT INTO antiphon_removed (chunks) SELECT number FROM failed
+    """
+
+    def __init__(self, database: PostgresDatabase, tables: Tables) -> None:
+        super().__init__(tables)
         self._db = database
 
-    async def insert(self, job: Job, chunks: Iterable[TextChunk], model: str) -> Stored | None:
-        """
-        Store a claimed file's chunks, not searchable yet; return None once the claim is lost.
+    async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
+        """Triggers record removals, and the file store's `sweep` deletes the chunks."""
 
-        First deletes chunks from earlier attempts.
-        """
+    async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
+        return await self._tables.execute(_CLAIM, excluded, claim, lease)
+
+    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
+        # First deletes chunks from earlier attempts.
         while erased := await self._claimed(job, lambda connection: connection.fetch(_ERASE, job.row)):
             pass
         if erased is None:
-            return None
-        stored = Stored()
+            return False
+        count = words = size = 0
+        space: str | None = None
         remaining = iter(chunks)
-        while True:
-            try:
-                rows = await asyncio.to_thread(_next_rows, job.store_id, remaining)
-            except OSError:
-                raise FilesUnavailable from None
-            if rows is None:
-                return stored
-            if rows.vectors:
-                await self._prepare_vectors()
-            if not await self._insert(job, stored.chunks, rows):
-                return None
-            stored = Stored(
-                stored.chunks + len(rows.texts),
-                stored.words + sum(rows.lengths),
-                stored.bytes + rows.bytes,
-                f"{model} {rows.dimensions}" if rows.vectors else stored.embeddings,
-            )
+        while rows := await self._next_rows(job.store_id, remaining, model):
+            if not await self._insert(job, count, rows):
+                return False
+            count += len(rows.texts)
+            words += sum(rows.lengths)
+            size += rows.bytes
+            space = rows.space or space
+        return bool(await self._tables.execute(_COMPLETE, job.row, job.claim, count, words, size, space))
+
+    async def _next_rows(self, store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:
+        """Return None at the end."""
+        try:
+            rows = await asyncio.to_thread(_next_rows, store, chunks, model)
+        except OSError:
+            raise FilesUnavailable from None
+        if rows and rows.vectors:
+            await self._prepare_vectors()
+        return rows
 
     async def _claimed(self, job: Job, work: Callable[[Connection], Awaitable[T]]) -> T | None:
         """Run `work` in a transaction while a file is claimed; return None if the claim was lost."""
@@ -166,24 +223,25 @@ class PostgresIndex:
 
         return await self._claimed(job, insert) is not None
 
-    async def text(self, file: int) -> list[str]:
+    async def _text_of(self, store_id: str, file: int) -> list[str]:
         rows = await self._db.fetch(
             "SELECT text FROM antiphon_chunks WHERE file = $1 ORDER BY number", file, idempotent=True
         )
         return [text for (text,) in rows]
 
-    async def search(
-        self, store: str, search_query: Query, limit: int, files: Sequence[int] | None
+    async def _found(
+        self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> list[FoundChunk]:
         scores, similarities = await asyncio.gather(
-            self._by_words(store, search_query.text, limit, files),
-            self._by_vector(store, search_query, limit, files),
+            self._by_words(store_id, search_query.text, limit, files),
+            self._by_vector(store_id, search_query, limit, files),
         )
         keys = [*dict.fromkeys([*scores, *similarities])]
         if similarities:
             # Chunks found only by keywords need their similarity too.
             others = [key for key in keys if key not in similarities]
-            similarities |= await self._similarities(search_query, others)
+            numbers = [key.file for key in others], [key.number for key in others]
+            similarities |= await self._similarities(_SIMILARITIES, search_query, *numbers, search_query.space)
         rows = await self._db.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys], idempotent=True)
         texts = {ChunkKey(file, number): text for file, number, text in rows}
         return [
@@ -232,17 +290,13 @@ class PostgresIndex:
         if search_query.vector is None:
             return {}
         await self._prepare_vectors()
-        vector = _vector(search_query.vector)
-        rows = await self._db.fetch(NEAREST, vector, store, _embeddings(search_query), files, limit, idempotent=True)
-        return _similar(rows)
+        return await self._similarities(NEAREST, search_query, store, search_query.space, files, limit)
 
-    async def _similarities(self, search_query: Query, keys: Sequence[ChunkKey]) -> dict[ChunkKey, float]:
+    async def _similarities(self, statement: str, search_query: Query, *values: object) -> dict[ChunkKey, float]:
+        """`statement` compares chunks with the query's vector, its first parameter."""
         assert search_query.vector is not None
-        numbers = [key.file for key in keys], [key.number for key in keys]
-        vector = _vector(search_query.vector)
-        return _similar(
-            await self._db.fetch(_SIMILARITIES, vector, *numbers, _embeddings(search_query), idempotent=True)
-        )
+        rows = await self._db.fetch(statement, _vector(search_query.vector), *values, idempotent=True)
+        return {ChunkKey(file, number): similarity(distance) for file, number, distance in rows}
 
     async def _prepare_vectors(self) -> None:
         try:
@@ -251,7 +305,7 @@ class PostgresIndex:
             raise self._db.unavailable(str(error)) from None
 
 
-def _next_rows(store: str, chunks: Iterator[TextChunk]) -> _Rows | None:
+def _next_rows(store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:
     """Return None at the end. Slow: runs in a thread."""
     batch = [*islice(chunks, CHUNKS_AT_ONCE)]
     if not batch:
@@ -265,26 +319,13 @@ def _next_rows(store: str, chunks: Iterator[TextChunk]) -> _Rows | None:
         texts=texts,
         vectors=[*map(_vector, vectors)],
         bytes=sum(len(text.encode()) for text in texts) + sum(map(len, vectors)),
-        dimensions=len(vectors[0]) // 4 if vectors else 0,
+        space=vector_space(model, vectors[0]) if vectors else None,
     )
 
 
 def _vector(vector: bytes) -> str:
     """Nine digits are exact for float32."""
     return f"[{','.join(f'{number:.9g}' for number in array.array('f', vector))}]"
-
-
-def _embeddings(search_query: Query) -> str:
-    assert search_query.vector is not None
-    return f"{search_query.model} {len(search_query.vector) // 4}"
-
-
-def _similar(rows: Iterable[Any]) -> dict[ChunkKey, float]:
-    """The distance from a zero vector is NaN."""
-    return {
-        ChunkKey(file, number): min(1.0, max(0.0, 1.0 - distance)) if distance == distance else 0.0
-        for file, number, distance in rows
-    }
 
 
 _local = threading.local()

@@ -19,37 +19,11 @@ from typing import NamedTuple
 
 from app.storage.tables import Tables, Transaction, execute
 from app.tools.files import PIECE
-from app.tools.files.contents import ObjectContents, Owner, claim_content
-from app.tools.files.multipart_sql import within_limit
+from app.tools.files.records.contents import ObjectContents, Owner, claim_content
+from app.tools.files.records.uploads import within_limit
 
 CHECKED = 100  # per check
 UNCHECKED_AFTER = 90 * 86_400  # seconds until an overdue attachment is deleted: its checker no longer exists
-
-# `checker` is the id of the store that decides whether a record still needs the attachment.
-ATTACHMENT_TABLES = """
-CREATE TABLE antiphon_attachments (
-    {row} {identity},
-    id text NOT NULL UNIQUE,
-    owner text NOT NULL,
-    place text NOT NULL,
-    name text NOT NULL,
-    bytes bigint NOT NULL,
-    created_at bigint NOT NULL,
-    detail text NOT NULL,
-    expires_at bigint,
-    checker text,
-    check_at bigint
-);
-CREATE INDEX antiphon_attachments_by_place ON antiphon_attachments (place, name);
-CREATE INDEX antiphon_attachments_by_owner ON antiphon_attachments (owner);
-CREATE INDEX antiphon_attachments_by_expiry ON antiphon_attachments (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX antiphon_attachments_by_check ON antiphon_attachments (check_at) WHERE check_at IS NOT NULL;
-ALTER TABLE antiphon_objects ADD COLUMN attachment text REFERENCES antiphon_attachments (id) ON DELETE SET NULL;
-CREATE INDEX antiphon_objects_by_attachment ON antiphon_objects (attachment) WHERE attachment IS NOT NULL;
-DROP INDEX antiphon_objects_unclaimed;
-CREATE INDEX antiphon_objects_unclaimed ON antiphon_objects (content)
-WHERE file IS NULL AND part IS NULL AND attachment IS NULL;
-"""
 
 _COLUMNS = "id, owner, place, name, bytes, created_at, detail, expires_at, checker, check_at"
 _ALIVE = "(expires_at IS NULL OR expires_at > {now})"

@@ -2,62 +2,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import orjson
 
 from app.storage.tables import Row, Tables, Transaction, execute, execute_many
-from app.tools.files import File, Page, fetch_page
-from app.tools.files.batches import MAX_UNFINISHED, BatchJob, BatchRequest, ClaimedRequest, RequestResult
-from app.tools.files.multipart_sql import add_file
+from app.tools.files import BATCH_LIFETIME, File, Page, fetch_page
+from app.tools.files.records.uploads import add_file
 
-# `/v1/batches` requests, deleted when their batch ends.
-BATCH_TABLES = """
-CREATE TABLE antiphon_request_batches (
-    {row} {identity},
-    id text NOT NULL UNIQUE,
-    owner text NOT NULL,
-    key text NOT NULL,
-    endpoint text NOT NULL,
-    input_file text NOT NULL,
-    created_at bigint NOT NULL,
-    expires_at bigint NOT NULL,
-    metadata text,
-    output_lifetime integer NOT NULL,
-    status text NOT NULL DEFAULT 'validating',
-    times text,
-    errors text,
-    total integer NOT NULL DEFAULT 0,
-    completed integer NOT NULL DEFAULT 0,
-    failed integer NOT NULL DEFAULT 0,
-    output_file text,
-    error_file text,
-    model text,
-    input_tokens bigint NOT NULL DEFAULT 0,
-    cached_tokens bigint NOT NULL DEFAULT 0,
-    output_tokens bigint NOT NULL DEFAULT 0,
-    reasoning_tokens bigint NOT NULL DEFAULT 0,
-    claim text,
-    claimed_until float8 NOT NULL DEFAULT 0  -- Unix time, by the clock of the database
-);
-CREATE INDEX antiphon_request_batches_by_owner ON antiphon_request_batches (owner, {row});
-CREATE INDEX antiphon_request_batches_open ON antiphon_request_batches ({row})
-    WHERE status NOT IN ('completed', 'failed', 'expired', 'cancelled');
-CREATE TABLE antiphon_batch_requests (
-    batch text NOT NULL,
-    line integer NOT NULL,
-    custom_id text NOT NULL,
-    body bytea,
-    status text NOT NULL DEFAULT 'waiting',
-    attempts integer NOT NULL DEFAULT 0,
-    claim text,
-    claimed_until float8 NOT NULL DEFAULT 0,
-    result bytea,
-    PRIMARY KEY (batch, line)
-);
-CREATE INDEX antiphon_batch_requests_waiting ON antiphon_batch_requests (batch, line) WHERE status = 'waiting';
-CREATE INDEX antiphon_batch_requests_claimed ON antiphon_batch_requests (claim) WHERE claim IS NOT NULL;
-"""
-
+MAX_UNFINISHED = 100  # per owner
 _COLUMNS = (
     "id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime, status, times, errors, "
     "total, completed, failed, output_file, error_file, model, input_tokens, cached_tokens, output_tokens, "
@@ -118,11 +72,90 @@ WHERE id = $1 RETURNING completed + failed, total, status, times
 """
 
 
-class SQLBatches:
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """Times are Unix times."""
+
+    id: str
+    owner: str
+    key: str  # name of the key that pays
+    endpoint: str
+    input_file: str
+    created_at: int
+    expires_at: int
+    metadata: Mapping[str, str] | None = None
+    output_lifetime: int = BATCH_LIFETIME  # of the output files, in seconds
+    status: str = "validating"
+    times: Mapping[str, int] = field(default_factory=dict)  # start time by status
+    errors: Sequence[Mapping[str, object]] = ()
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    output_file: str | None = None
+    error_file: str | None = None
+    model: str | None = None
+    usage: Sequence[int] = (0, 0, 0, 0)  # tokens: input, cached input, output, reasoning output
+
+    def resource(self) -> dict[str, object]:
+        input_tokens, cached, output_tokens, reasoning = self.usage
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "errors": {"object": "list", "data": [*self.errors]} if self.errors else None,
+            "input_file_id": self.input_file,
+            "completion_window": "24h",
+            "status": self.status,
+            "output_file_id": self.output_file,
+            "error_file_id": self.error_file,
+            "created_at": self.created_at,
+            "in_progress_at": self.times.get("in_progress"),
+            "expires_at": self.expires_at,
+            "finalizing_at": self.times.get("finalizing"),
+            "completed_at": self.times.get("completed"),
+            "failed_at": self.times.get("failed"),
+            "expired_at": self.times.get("expired"),
+            "cancelling_at": self.times.get("cancelling"),
+            "cancelled_at": self.times.get("cancelled"),
+            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "usage": {
+                "input_tokens": input_tokens,
+                "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": output_tokens,
+                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "total_tokens": input_tokens + output_tokens,
+            },
+            "metadata": self.metadata,
+        }
+
+
+class BatchRequest(NamedTuple):
+    number: int  # in the file, from 1
+    custom_id: str
+    body: bytes  # JSON
+
+
+class ClaimedRequest(NamedTuple):
+    batch: BatchJob
+    request: BatchRequest
+    attempt: int  # from 1
+
+
+class RequestResult(NamedTuple):
+    succeeded: bool
+    output: bytes  # a line without line break
+    usage: Sequence[int] = (0, 0, 0, 0)
+
+
+class BatchRecords:
+    """Methods for a claimed batch or request return False, without changes, if the claim was lost."""
+
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     async def create(self, batch: BatchJob) -> bool:
+        """Return False, without changes, if the owner already has `MAX_UNFINISHED`."""
         metadata = None if batch.metadata is None else orjson.dumps(batch.metadata).decode()
         values = (
             *(batch.id, batch.owner, batch.key, batch.endpoint, batch.input_file, batch.created_at, batch.expires_at),
@@ -151,6 +184,8 @@ class SQLBatches:
         return [_batch_of(row) for row in rows], more
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
+        """Return False, without changes, if the batch has ended."""
+
         def transaction() -> Transaction[bool]:
             where = "id = $1 AND owner = $2 AND status IN ('validating', 'in_progress')"
             rows = yield execute(f"{_BATCH} WHERE {where} FOR UPDATE", batch_id, owner)
@@ -163,6 +198,7 @@ class SQLBatches:
         return await self._tables.run(transaction)
 
     async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
+        """Claim a batch whose file must be read, or which must be ended."""
         if not await self._tables.fetch(_NEXT_BATCH.partition("FOR UPDATE")[0]):
             return None  # without a lock
 
@@ -190,6 +226,8 @@ class SQLBatches:
         return await self._tables.run(transaction)
 
     async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> None:
+        """Start running a claimed batch, after its file was read."""
+
         def transaction() -> Transaction[None]:
             if not (yield from _hold(batch, worker)):
                 return
@@ -200,6 +238,8 @@ class SQLBatches:
         await self._tables.run(transaction)
 
     async def fail(self, batch: BatchJob, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
+        """End a claimed batch with an invalid file."""
+
         def transaction() -> Transaction[bool]:
             if not (yield from _hold(batch, worker)):
                 return False
@@ -212,6 +252,7 @@ class SQLBatches:
         return await self._tables.run(transaction)
 
     async def claim_requests(self, worker: str, lease: float, max_running: int) -> Sequence[ClaimedRequest]:
+        """Claim requests, taking turns between owners. At most `max_running` run at once in all processes."""
         if not await self._tables.fetch(f"{_OPEN} LIMIT 1"):
             return []
         if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= max_running:
@@ -251,6 +292,12 @@ class SQLBatches:
     async def renew(
         self, worker: str, lease: float, batch_id: str | None, lines: Collection[tuple[str, int]]
     ) -> set[tuple[str, int]]:
+        """
+        Renew a process's claims: on the batch it reads or ends, and on requests, by batch and number.
+
+        Returns the requests to continue. Claims not listed here expire.
+        """
+
         def transaction() -> Transaction[set[tuple[str, int]]]:
             until = "claimed_until = {now} + $3"
             if batch_id is not None:
@@ -267,6 +314,7 @@ class SQLBatches:
         return await self._tables.run(transaction)
 
     async def release(self, claimed: ClaimedRequest, worker: str, delay: float, *, failed: bool) -> None:
+        """Release a request, to be run after `delay` seconds. Only attempts that `failed` count."""
         release = (
             "UPDATE antiphon_batch_requests SET claim = NULL, claimed_until = {now} + $4, attempts = attempts - $5 "
             f"WHERE {_HELD_LINE}"
@@ -294,6 +342,7 @@ class SQLBatches:
         return await self._tables.run(transaction)
 
     async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
+        """Return the next requests in a batch: number, id, success (None if not run) and result."""
         statement = """
             SELECT line, custom_id, status, result FROM antiphon_batch_requests
             WHERE batch = $1 AND line > $2 ORDER BY line LIMIT $3
@@ -305,6 +354,8 @@ class SQLBatches:
         ]
 
     async def end(self, batch: BatchJob, worker: str, status: str, files: Mapping[str, File]) -> bool:
+        """End a claimed batch, with its files by `output` and `error`."""
+
         def transaction() -> Transaction[bool]:
             if not (yield from _hold(batch, worker)):
                 return False

@@ -137,17 +137,6 @@ def _remove(delete: Statement) -> Transaction[int]:
     return len(deleted)
 
 
-# The object is claimed by the row `file` or `part`, until that row is deleted.
-OBJECT_TABLES = """
-CREATE TABLE antiphon_objects (
-    content text PRIMARY KEY,
-    file text REFERENCES antiphon_files (id) ON DELETE SET NULL,
-    part text REFERENCES antiphon_upload_parts (id) ON DELETE SET NULL
-);
-CREATE INDEX antiphon_objects_by_file ON antiphon_objects (file) WHERE file IS NOT NULL;
-CREATE INDEX antiphon_objects_by_part ON antiphon_objects (part) WHERE part IS NOT NULL;
-CREATE INDEX antiphon_objects_unclaimed ON antiphon_objects (content) WHERE file IS NULL AND part IS NULL;
-"""
 _READ = 4 * 1024 * 1024  # bytes per request; between requests, a slow client holds no connection
 _ERASED = 100  # per batch
 

@@ -1,45 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
+from typing import Literal, TypeAlias
 
 from app.storage.tables import Rows, Tables, Transaction, execute
 from app.tools.files import File
-from app.tools.files.contents import claim_content
-from app.tools.files.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
+from app.tools.files.records.contents import claim_content
 
+UPLOAD_LIFETIME = 3600  # seconds
 ENDED_TTL = 86_400  # seconds
 _EXPIRED_PER_STATEMENT = 100
-
-MULTIPART_TABLES = """
-CREATE TABLE antiphon_multipart_uploads (
-    {row} {identity},
-    id text NOT NULL UNIQUE,
-    owner text NOT NULL,
-    filename text NOT NULL,
-    purpose text NOT NULL,
-    bytes bigint NOT NULL,
-    created_at bigint NOT NULL,
-    expires_at bigint NOT NULL,
-    lifetime integer,
-    status text NOT NULL DEFAULT 'pending',
-    received bigint NOT NULL DEFAULT 0,
-    file text
-);
-CREATE INDEX antiphon_multipart_uploads_by_owner ON antiphon_multipart_uploads (owner) WHERE status = 'pending';
-CREATE INDEX antiphon_multipart_uploads_by_expiry ON antiphon_multipart_uploads (expires_at) WHERE status = 'pending';
-CREATE INDEX antiphon_multipart_uploads_by_time ON antiphon_multipart_uploads (created_at);
-CREATE TABLE antiphon_upload_parts (
-    id text PRIMARY KEY,
-    upload text NOT NULL,
-    bytes bigint NOT NULL,
-    created_at bigint NOT NULL,
-    file text,
-    position integer
-);
-CREATE INDEX antiphon_upload_parts_by_upload ON antiphon_upload_parts (upload);
-CREATE INDEX antiphon_upload_parts_by_file ON antiphon_upload_parts (file, position) WHERE file IS NOT NULL;
-"""
 
 ALIVE = "(expires_at IS NULL OR expires_at > {now})"
 _PENDING = "status = 'pending' AND expires_at > {now}"
@@ -93,11 +64,56 @@ def add_file(file: File) -> Transaction[None]:
     yield from claim_content(file.id, "file")
 
 
-class SQLUploads:
+UploadStatus: TypeAlias = Literal["pending", "completed", "cancelled", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartUpload:
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    bytes: int  # declared file size
+    created_at: int  # Unix time
+    expires_at: int
+    lifetime: int | None = None  # seconds until the completed file expires
+    status: UploadStatus = "pending"
+    file_id: str | None = None
+
+    def resource(self, file: File | None = None) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "object": "upload",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": self.status,
+            "file": file and file.resource(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    id: str
+    upload_id: str
+    bytes: int
+    created_at: int  # Unix time
+
+    def resource(self) -> dict[str, object]:
+        return {"id": self.id, "object": "upload.part", "created_at": self.created_at, "upload_id": self.upload_id}
+
+
+class UploadRecords:
+    """Methods return False, without changes, if their condition fails, for example after the upload ended."""
+
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
+        """Return False if the owner's files would exceed `limit` bytes."""
+
         def transaction() -> Transaction[bool]:
             if not (yield from within_limit(self._tables, upload.owner, upload.bytes, limit)):
                 return False
@@ -107,10 +123,19 @@ class SQLUploads:
         return await self._tables.run(transaction)
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
+        """Overdue uploads have the status `expired`."""
         rows = await self._tables.fetch(f"{_UPLOAD} WHERE id = $1 AND owner = $2", upload_id, owner)
         return MultipartUpload(*rows[0]) if rows else None
 
     async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
+        """
+        Add a part whose content was written. Returns None, or a refusal:
+
+        - `not_pending`: the upload has ended
+        - `too_large`: the parts would exceed `max_bytes`
+        - `full`: the owner's files would exceed `limit` bytes
+        """
+
         def transaction() -> Transaction[str | None]:
             where = f"WHERE id = $1 AND {_PENDING}"
             select = f"SELECT owner, bytes, received FROM antiphon_multipart_uploads {where} FOR UPDATE"
@@ -137,6 +162,8 @@ class SQLUploads:
         return {str(part_id): size for part_id, size in await self._tables.fetch(statement, upload_id)}
 
     async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
+        """Create a file from parts, and delete unused parts."""
+
         def transaction() -> Transaction[bool]:
             if not (yield execute(_END, upload.id, "completed", file.id)):
                 return False
