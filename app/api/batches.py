@@ -191,7 +191,7 @@ class BatchWorker:
             async for succeeded, line in self._output(batch, status):
                 name = "output" if succeeded else "error"
                 if name not in writers:
-                    writer = ContentWriter(self._store, new_file_id(), 1 << 62, name)
+                    writer = ContentWriter(self._store, new_file_id())
                     writers[name] = await stack.enter_async_context(writer)
                 await writers[name].write(line + b"\n")
             now = int(self._clock())

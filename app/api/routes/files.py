@@ -106,7 +106,7 @@ async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits
             raise missing_parameter("purpose")
         report_unknown(request, {name: _FILE_FIELDS for name in fields if name not in _FILE_FIELDS}, limits)
         purpose = fields["purpose"].decode("utf-8", "replace")
-        return (await upload.finish(filename or "file", purpose, _lifetime(fields))).resource()
+        return (await files.add(owner, upload, filename or "file", purpose, _lifetime(fields))).resource()
 
 
 def _lifetime(fields: dict[str, bytes]) -> int | None:
@@ -166,7 +166,9 @@ def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
 
     @router.post("/uploads/{upload_id}/parts", summary="Add a part to an upload", openapi_extra=_PART_FORM)
     async def part(request: Request, upload_id: str, owner: str = owner_of) -> Response:
-        return json_response(await _receive_part(request, uploads, owner, upload_id))
+        pieces = _form_file(request, "data", MAX_PART_BYTES)
+        data = (piece async for form_part, piece in pieces if form_part.name == "data")
+        return json_response(await uploads.add_part(owner, upload_id, data))
 
     @router.post(
         "/uploads/{upload_id}/complete",
@@ -182,16 +184,6 @@ def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
         return json_response(await uploads.cancel(owner, upload_id))
 
     return router
-
-
-async def _receive_part(request: Request, uploads: MultipartUploads, owner: str, upload_id: str) -> dict[str, object]:
-    """Store a form's part on arrival; raises `InvalidRequest`."""
-    pieces = _form_file(request, "data", MAX_PART_BYTES)
-    async with await uploads.part(owner, upload_id) as writer:
-        async for form_part, data in pieces:
-            if form_part.name == "data":
-                await writer.write(data)
-        return (await writer.finish()).resource()
 
 
 def batch_routes(api: APIDependencies, batches: Batches) -> APIRouter:

@@ -12,10 +12,10 @@ import contextlib
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -25,7 +25,8 @@ from app.tools.files import BATCH_LIFETIME, PIECE, File, Page, file_not_found, l
 from app.tools.files.records import FileStore
 from app.tools.files.records.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 
-PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+Purpose: TypeAlias = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+PURPOSES: tuple[str, ...] = get_args(Purpose)
 MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds; range for `expires_after`
 MAX_FILENAME = 512  # characters
 
@@ -35,19 +36,32 @@ class Files:
         self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
     ) -> None:
         """`max_bytes` limits a file, `max_owner_bytes` an owner's files in total; 0 means no limit."""
-        self._store = store
-        self._max_owner_bytes = max_owner_bytes or None
-        self._clock = clock
-        self.max_bytes = max_bytes
+        self._store, self._clock = store, clock
+        self.max_bytes, self.max_owner_bytes = max_bytes, max_owner_bytes or None
 
-    @property
-    def max_owner_bytes(self) -> int | None:
-        """None means no limit."""
-        return self._max_owner_bytes
+    @contextlib.asynccontextmanager
+    async def upload(self, owner: str) -> AsyncIterator[ContentWriter]:
+        """Receive a file's content, which is deleted on exit unless it was passed to `add`."""
+        limits = [(self.max_bytes, upload_too_large(self.max_bytes))]
+        if (limit := self.max_owner_bytes) is not None:
+            limits.insert(0, (limit - await self._store.stored_bytes(owner), storage_full(limit, "file")))
+        async with ContentWriter(self._store, new_file_id(), limits) as content:
+            yield content
 
-    def upload(self, owner: str) -> Upload:
-        """Return a context manager that deletes the content written unless `finish` was called."""
-        return Upload(self._store, owner, self.max_bytes, self._max_owner_bytes, self._clock)
+    async def add(self, owner: str, content: ContentWriter, filename: str, purpose: str, lifetime: int | None) -> File:
+        """Make an uploaded file visible; `lifetime` is in seconds. Raises `InvalidRequest`."""
+        if purpose not in PURPOSES:
+            raise InvalidRequest(f"Invalid 'purpose': must be one of {', '.join(PURPOSES)}.", param="purpose")
+        if not content.bytes:
+            raise InvalidRequest("Invalid 'file': must not be empty.", param="file")
+        await content.flush()
+        now = int(self._clock())
+        expires_at = expiry_of(now, purpose, lifetime)
+        file = File(content.id, owner, cleaned_filename(filename), purpose, content.bytes, now, expires_at)
+        if not await self._store.add(file, self.max_owner_bytes):
+            raise storage_full(self.max_owner_bytes, "file")  # a concurrent upload has used the quota
+        content.committed = True
+        return file
 
     async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, object]:
         files, more = await self._store.files(owner, page, purpose)
@@ -69,10 +83,14 @@ class Files:
 
 
 class ContentWriter:
-    """Writes content to the store in pieces, and deletes it on exit unless `committed`."""
+    """
+    Writes content to the store in pieces, and deletes it on exit unless `committed`.
 
-    def __init__(self, store: FileStore, content_id: str, max_bytes: int, field: str) -> None:
-        self._store, self._max_bytes, self._field = store, max_bytes, field
+    `limits` are sizes in bytes, each with the error raised above it.
+    """
+
+    def __init__(self, store: FileStore, content_id: str, limits: Sequence[tuple[int, InvalidRequest]] = ()) -> None:
+        self._store, self._limits = store, limits
         self._buffer = bytearray()
         self._pieces = 0
         self.id = content_id
@@ -90,10 +108,11 @@ class ContentWriter:
                 await self._store.discard(self.id)
 
     async def write(self, data: bytes) -> None:
-        """Raises `InvalidRequest` above the size limit."""
+        """Raises `InvalidRequest` above a limit."""
         self.bytes += len(data)
-        if self.bytes > self._max_bytes:
-            raise upload_too_large(self._max_bytes, self._field)
+        for limit, error in self._limits:
+            if self.bytes > limit:
+                raise error
         self._buffer += data
         while len(self._buffer) >= PIECE:
             piece = bytes(self._buffer[:PIECE])
@@ -110,43 +129,6 @@ class ContentWriter:
     async def _write(self, piece: bytes) -> None:
         number, self._pieces = self._pieces, self._pieces + 1
         await self._store.write(self.id, number, piece)
-
-
-class Upload(ContentWriter):
-    """The file is not visible until `finish`."""
-
-    def __init__(
-        self, store: FileStore, owner: str, max_bytes: int, max_owner_bytes: int | None, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(store, new_file_id(), max_bytes, "file")
-        self._owner, self._clock, self._max_owner_bytes = owner, clock, max_owner_bytes
-        self._quota: int | None = None  # bytes left for the owner; None means no limit
-
-    async def __aenter__(self) -> Self:
-        if self._max_owner_bytes is not None:
-            self._quota = self._max_owner_bytes - await self._store.stored_bytes(self._owner)
-        return self
-
-    async def write(self, data: bytes) -> None:
-        """Raises `InvalidRequest` once the file or the owner's files are too large."""
-        if self._quota is not None and self.bytes + len(data) > self._quota:
-            raise storage_full(self._max_owner_bytes, "file")
-        await super().write(data)
-
-    async def finish(self, filename: str, purpose: str, lifetime: int | None) -> File:
-        """Make the file visible; `lifetime` is in seconds. Raises `InvalidRequest`."""
-        if purpose not in PURPOSES:
-            raise InvalidRequest(f"Invalid 'purpose': must be one of {', '.join(PURPOSES)}.", param="purpose")
-        if not self.bytes:
-            raise InvalidRequest("Invalid 'file': must not be empty.", param="file")
-        await self.flush()
-        now = int(self._clock())
-        expires_at = expiry_of(now, purpose, lifetime)
-        file = File(self.id, self._owner, cleaned_filename(filename), purpose, self.bytes, now, expires_at)
-        if not await self._store.add(file, self._max_owner_bytes):
-            raise storage_full(self._max_owner_bytes, "file")  # a concurrent upload has used the quota
-        self.committed = True
-        return file
 
 
 def expiry_of(created_at: int, purpose: str, lifetime: int | None) -> int | None:
@@ -190,15 +172,8 @@ class CreateUpload(_Body):
     bytes: Annotated[int, Field(ge=1)]
     filename: Annotated[str, StringConstraints(min_length=1, max_length=4096), WITHOUT_NUL]
     mime_type: Annotated[str, StringConstraints(max_length=256)]  # ignored: the file name determines the type
-    purpose: str
+    purpose: Purpose
     expires_after: FileExpiry | None = None
-
-    @field_validator("purpose")
-    @classmethod
-    def _is_known(cls, purpose: str) -> str:
-        if purpose not in PURPOSES:
-            raise ValueError(f"must be one of {', '.join(PURPOSES)}")
-        return purpose
 
 
 class CompleteUpload(_Body):
@@ -250,11 +225,31 @@ class MultipartUploads:
             raise storage_full(self._max_owner_bytes, "bytes")
         return upload.resource()
 
-    async def part(self, owner: str, upload_id: str) -> PartWriter:
-        """Return a context manager that receives a part; raises `InvalidRequest` if the upload has ended."""
+    async def add_part(self, owner: str, upload_id: str, data: AsyncIterable[bytes]) -> dict[str, object]:
+        """Store a part on arrival; raises `InvalidRequest`."""
         upload = await self._get(owner, upload_id)
         _check_pending(upload)
-        return PartWriter(self._store, upload, self._max_owner_bytes, self._clock)
+        max_part_bytes = min(MAX_PART_BYTES, upload.bytes)
+        limits = [(max_part_bytes, upload_too_large(max_part_bytes, "data"))]
+        async with ContentWriter(self._store, f"part_{secrets.token_hex(16)}", limits) as content:
+            async for piece in data:
+                await content.write(piece)
+            if not content.bytes:
+                raise InvalidRequest("Invalid 'data': must not be empty.", param="data")
+            await content.flush()
+            part = UploadPart(content.id, upload.id, content.bytes, int(self._clock()))
+            # Twice the file size and more, since clients resend a part after losing the response.
+            max_bytes = 2 * upload.bytes + MAX_PART_BYTES
+            refusal = await self._records.add_part(part, max_bytes, self._max_owner_bytes)
+            if refusal == "full":
+                raise storage_full(self._max_owner_bytes, "data")
+            if refusal == "too_large":
+                message = f"The parts must not exceed {max_bytes} bytes in total, including resent ones."
+                raise InvalidRequest(f"{message} Create a new upload.", param="data")
+            if refusal:
+                raise InvalidRequest("The upload has already ended.", param="upload_id")
+            content.committed = True
+        return part.resource()
 
     async def complete(self, owner: str, upload_id: str, body: CompleteUpload) -> dict[str, object]:
         """
@@ -274,8 +269,13 @@ class MultipartUploads:
         if size != upload.bytes:
             message = f"The parts have {size} bytes in total; must be {upload.bytes}, as declared in the upload."
             raise InvalidRequest(message, param="part_ids")
-        if body.md5 and await self._md5(body.part_ids) != body.md5.lower():
-            raise InvalidRequest("The MD5 of the assembled parts does not match.", param="md5")
+        if body.md5:
+            digest = hashlib.md5(usedforsecurity=False)
+            for part_id in body.part_ids:
+                async for piece in self._store.part_content(part_id):
+                    await asyncio.to_thread(digest.update, piece)
+            if digest.hexdigest() != body.md5.lower():
+                raise InvalidRequest("The MD5 of the assembled parts does not match.", param="md5")
         now = int(self._clock())
         expires_at = expiry_of(now, upload.purpose, upload.lifetime)
         file = File(new_file_id(), owner, upload.filename, upload.purpose, size, now, expires_at)
@@ -303,42 +303,6 @@ class MultipartUploads:
         if upload is None:
             raise NotFound(f"No such Upload object: {upload_id}", param="upload_id")
         return upload
-
-    async def _md5(self, part_ids: Sequence[str]) -> str:
-        digest = hashlib.md5(usedforsecurity=False)
-        for part_id in part_ids:
-            async for piece in self._store.part_content(part_id):
-                await asyncio.to_thread(digest.update, piece)
-        return digest.hexdigest()
-
-
-class PartWriter(ContentWriter):
-    def __init__(
-        self, store: FileStore, upload: MultipartUpload, max_owner_bytes: int | None, clock: Callable[[], float]
-    ) -> None:
-        super().__init__(store, f"part_{secrets.token_hex(16)}", min(MAX_PART_BYTES, upload.bytes), "data")
-        self._records, self._upload, self._clock = store.uploads, upload, clock
-        self._max_owner_bytes = max_owner_bytes
-
-    async def finish(self) -> UploadPart:
-        if not self.bytes:
-            raise InvalidRequest("Invalid 'data': must not be empty.", param="data")
-        await self.flush()
-        part = UploadPart(self.id, self._upload.id, self.bytes, int(self._clock()))
-        # Twice the file size and more, since clients resend a part after losing the response.
-        max_bytes = 2 * self._upload.bytes + MAX_PART_BYTES
-        refusal = await self._records.add_part(part, max_bytes, self._max_owner_bytes)
-        if refusal == "full":
-            raise storage_full(self._max_owner_bytes, "data")
-        if refusal == "too_large":
-            message = (
-                f"The parts must not exceed {max_bytes} bytes in total, including resent ones. Create a new upload."
-            )
-            raise InvalidRequest(message, param="data")
-        if refusal:
-            raise InvalidRequest("The upload has already ended.", param="upload_id")
-        self.committed = True
-        return part
 
 
 def _check_pending(upload: MultipartUpload) -> None:

@@ -42,3 +42,8 @@ async def http(server: str) -> AsyncIterator[httpx.AsyncClient]:
 def openai_client(url: str, key: str = "ada") -> AsyncOpenAI:
     """OpenAI's own client, which asks once."""
     return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+async def pieces(*data: bytes) -> AsyncIterator[bytes]:
+    for piece in data:
+        yield piece

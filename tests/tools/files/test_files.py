@@ -72,7 +72,7 @@ async def test_file_expires(database: FileDatabase) -> None:
     files = Files(store, max_bytes=100, clock=database.now)
     async with files.upload("ada") as upload:
         await upload.write(b"x")
-        file = await upload.finish("a.txt", "user_data", 3600)
+        file = await files.add("ada", upload, "a.txt", "user_data", 3600)
     assert file.expires_at == file.created_at + 3600
     database.advance(3500)
     assert await store.file("ada", file.id)
@@ -287,9 +287,8 @@ async def test_concurrent_uploads_do_not_exceed_the_limit_together(database: Fil
     async with files.upload("ada") as one, files.upload("ada") as other:
         await one.write(bytes(60))
         await other.write(bytes(60))
-        ends = await asyncio.gather(
-            one.finish("one", "user_data", None), other.finish("other", "user_data", None), return_exceptions=True
-        )
+        adding = [files.add("ada", content, "a.txt", "user_data", None) for content in (one, other)]
+        ends = await asyncio.gather(*adding, return_exceptions=True)
         (refusal,) = [end for end in ends if not isinstance(end, File)]
         assert isinstance(refusal, InvalidRequest)
         assert "100 bytes" in refusal.message

@@ -30,7 +30,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.tools.files.conftest import openai_client
+from tests.tools.files.conftest import openai_client, pieces
 
 LARGE = os.urandom(2 * PART + 12345)  # three parts of a multipart upload
 SECRET = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
@@ -129,9 +129,8 @@ async def test_upload_begun_in_the_database_ends_in_objects(tmp_path: Path) -> N
     upload_id = str((await MultipartUploads(before, max_bytes=100).create("ada", body))["id"])
     parts = []
     for store, data in ((before, b"abc"), (after, b"def")):
-        async with await MultipartUploads(store, max_bytes=100).part("ada", upload_id) as writer:
-            await writer.write(data)
-            parts.append((await writer.finish()).id)
+        part = await MultipartUploads(store, max_bytes=100).add_part("ada", upload_id, pieces(data))
+        parts.append(str(part["id"]))
     md5 = hashlib.md5(b"abcdef").hexdigest()
     uploads = MultipartUploads(after, max_bytes=100)
     completed: Any = await uploads.complete("ada", upload_id, CompleteUpload(part_ids=parts, md5=md5))

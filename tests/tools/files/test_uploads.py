@@ -16,17 +16,12 @@ from openai.types import Upload
 
 from app.errors import InvalidRequest
 from app.tools.files import ABANDONED_AFTER, PIECE
-from app.tools.files.records.uploads import ENDED_TTL
-from app.tools.files.uploads import (
-    UPLOAD_LIFETIME,
-    CompleteUpload,
-    CreateUpload,
-    MultipartUploads,
-)
+from app.tools.files.records.uploads import ENDED_TTL, UPLOAD_LIFETIME
+from app.tools.files.uploads import CompleteUpload, CreateUpload, MultipartUploads
 from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.tools.files.conftest import openai_client
+from tests.tools.files.conftest import openai_client, pieces
 
 CONTENT = bytes(range(256)) * 10_000  # more than two pieces
 THIRD = len(CONTENT) // 3
@@ -223,14 +218,12 @@ async def test_upload_that_is_not_completed_in_time_expires(database: FileDataba
     uploads = MultipartUploads(store, max_bytes=100, max_owner_bytes=10, clock=database.now)
     body = CreateUpload(bytes=10, filename="a", mime_type="text/plain", purpose="user_data")
     upload = await uploads.create("ada", body)
-    async with await uploads.part("ada", str(upload["id"])) as writer:
-        await writer.write(bytes(10))
-        part = await writer.finish()
+    part = await uploads.add_part("ada", str(upload["id"]), pieces(bytes(10)))
     database.advance(ABANDONED_AFTER + 100)  # an upload with a part is not abandoned
     assert await store.stored_bytes("ada") == 0
     for sweeps in range(2):
         with pytest.raises(InvalidRequest, match="expired"):
-            await uploads.complete("ada", str(upload["id"]), CompleteUpload(part_ids=[part.id]))
+            await uploads.complete("ada", str(upload["id"]), CompleteUpload(part_ids=[str(part["id"])]))
         await store.sweep()
         assert database.pieces() == 0, sweeps
     database.advance(ENDED_TTL + UPLOAD_LIFETIME)
