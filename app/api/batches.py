@@ -180,7 +180,7 @@ class BatchWorker:
             return  # lease lost: the batch was cancelled
         if not read.errors:
             await self._records.begin(batch, self._name, read.total, read.model)
-        elif await self._records.fail(batch, self._name, read.errors):
+        elif await self._records.end(batch, self._name, "failed", errors=read.errors):
             await self._announce_end(batch, "failed")
 
     async def _end(self, batch: BatchJob) -> None:

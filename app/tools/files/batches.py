@@ -15,8 +15,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from app.core.types import JSONObject
+from app.core.json_values import json_object
 from app.core.types.request import WITHOUT_NUL, Metadata
+from app.core.usage import token_count
 from app.errors import InvalidRequest, NotFound
 from app.tools.files import BATCH_LIFETIME, Page, file_not_found, list_page
 from app.tools.files.records import FileStore
@@ -58,15 +59,15 @@ class Batches:
             raise InvalidRequest(message, param="input_file_id", code="request_too_large", status=413)
         now = int(self._clock())
         batch = BatchJob(
-            f"batch_{secrets.token_hex(16)}",
-            owner,
-            key,
-            body.endpoint,
-            file.id,
-            now,
-            now + WINDOW,
-            body.metadata,
-            body.output_expires_after.seconds if body.output_expires_after else BATCH_LIFETIME,
+            id=f"batch_{secrets.token_hex(16)}",
+            owner=owner,
+            key=key,
+            endpoint=body.endpoint,
+            input_file=file.id,
+            created_at=now,
+            expires_at=now + WINDOW,
+            output_lifetime=body.output_expires_after.seconds if body.output_expires_after else BATCH_LIFETIME,
+            metadata=body.metadata,
         )
         if not await self.records.create(batch):
             message = f"You have {MAX_UNFINISHED} unfinished batches, the maximum. Wait until one ends, or cancel one."
@@ -94,20 +95,14 @@ class Batches:
         return batch
 
 
-def usage_counts(usage: JSONObject | None) -> tuple[int, int, int, int]:
+def usage_counts(reported: object) -> tuple[int, int, int, int]:
     """Return input, cached, output and reasoning tokens in a Responses or Chat Completions `usage`."""
-    if not isinstance(usage, dict):
-        return 0, 0, 0, 0
-
-    def count(source: object, *names: str) -> int:
-        values = (source.get(name) for name in names) if isinstance(source, dict) else ()
-        return next((value for value in values if isinstance(value, int) and value > 0), 0)
-
-    inputs = usage.get("input_tokens_details") or usage.get("prompt_tokens_details")
-    outputs = usage.get("output_tokens_details") or usage.get("completion_tokens_details")
+    usage = json_object(reported)
+    inputs = json_object(usage.get("input_tokens_details") or usage.get("prompt_tokens_details"))
+    outputs = json_object(usage.get("output_tokens_details") or usage.get("completion_tokens_details"))
     return (
-        count(usage, "input_tokens", "prompt_tokens"),
-        count(inputs, "cached_tokens"),
-        count(usage, "output_tokens", "completion_tokens"),
-        count(outputs, "reasoning_tokens"),
+        token_count(usage.get("input_tokens"), usage.get("prompt_tokens")),
+        token_count(inputs.get("cached_tokens")),
+        token_count(usage.get("output_tokens"), usage.get("completion_tokens")),
+        token_count(outputs.get("reasoning_tokens")),
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
 import orjson
@@ -12,64 +12,6 @@ from app.tools.files import BATCH_LIFETIME, File, Page, fetch_page
 from app.tools.files.records.uploads import add_file
 
 MAX_UNFINISHED = 100  # per owner
-_COLUMNS = (
-    "id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime, status, times, errors, "
-    "total, completed, failed, output_file, error_file, model, input_tokens, cached_tokens, output_tokens, "
-    "reasoning_tokens"
-)
-_BATCH = f"SELECT {_COLUMNS} FROM antiphon_request_batches"
-_CREATE = """
-INSERT INTO antiphon_request_batches
-    (id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-"""
-_ENDED = "('completed', 'failed', 'expired', 'cancelled')"
-_HELD = "id = $1 AND claim = $2"
-_MOVE = "UPDATE antiphon_request_batches SET status = $3, times = $4, claim = NULL, claimed_until = 0"
-# A batch whose file must be read; which has expired or is cancelled, and has no running requests; or whose requests all
-# have results.
-_NEXT_BATCH = f"""
-{_BATCH} AS batches WHERE status NOT IN {_ENDED} AND claimed_until <= {{now}} AND (
-    status IN ('validating', 'finalizing')
-    OR ((status = 'cancelling' OR expires_at <= {{now}}) AND NOT EXISTS (
-        SELECT 1 FROM antiphon_batch_requests AS requests
-        WHERE batch = batches.id AND status = 'waiting' AND claim IS NOT NULL AND claimed_until > {{now}}
-    ))
-)
-ORDER BY {{row}} LIMIT 1 FOR UPDATE SKIP LOCKED
-"""
-_RUNNING = """
-SELECT batch, count(*) FROM antiphon_batch_requests
-WHERE status = 'waiting' AND claim IS NOT NULL AND claimed_until > {now} GROUP BY batch
-"""
-_OPEN = (
-    "SELECT id, owner FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now} ORDER BY {row}"
-)
-_NEXT_LINES = """
-SELECT line, custom_id, body, attempts FROM antiphon_batch_requests
-WHERE batch = $1 AND status = 'waiting' AND claimed_until <= {now} ORDER BY line LIMIT $2 FOR UPDATE SKIP LOCKED
-"""
-_CLAIM_LINE = """
-UPDATE antiphon_batch_requests SET claim = $3, claimed_until = {now} + $4, attempts = attempts + 1
-WHERE batch = $1 AND line = $2
-"""
-CLAIMED = 8  # requests per claim, so that other processes get some too
-_HELD_LINE = "batch = $1 AND line = $2 AND claim = $3 AND status = 'waiting'"
-_ALIVE = "batch IN (SELECT id FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now})"
-_RENEW_LINE = f"UPDATE antiphon_batch_requests SET claimed_until = {{now}} + $4 WHERE {_HELD_LINE} AND {_ALIVE}"
-_HELD_LINES = f"""
-SELECT batch, line FROM antiphon_batch_requests WHERE claim = $1 AND status = 'waiting' AND {_ALIVE}
-"""
-_GIVE_BACK_LINE = f"UPDATE antiphon_batch_requests SET claim = NULL WHERE {_HELD_LINE}"
-_FINISH = f"""
-UPDATE antiphon_batch_requests SET status = $4, result = $5, body = NULL, claim = NULL WHERE {_HELD_LINE} RETURNING line
-"""
-_COUNT = """
-UPDATE antiphon_request_batches SET completed = completed + $2, failed = failed + $3,
-    input_tokens = input_tokens + $4, cached_tokens = cached_tokens + $5, output_tokens = output_tokens + $6,
-    reasoning_tokens = reasoning_tokens + $7
-WHERE id = $1 RETURNING completed + failed, total, status, times
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +25,17 @@ class BatchJob:
     input_file: str
     created_at: int
     expires_at: int
-    metadata: Mapping[str, str] | None = None
     output_lifetime: int = BATCH_LIFETIME  # of the output files, in seconds
     status: str = "validating"
-    times: Mapping[str, int] = field(default_factory=dict)  # start time by status
-    errors: Sequence[Mapping[str, object]] = ()
     total: int = 0
     completed: int = 0
     failed: int = 0
     output_file: str | None = None
     error_file: str | None = None
     model: str | None = None
+    metadata: Mapping[str, str] | None = None
+    times: Mapping[str, int] = field(default_factory=dict)  # start time by status
+    errors: Sequence[Mapping[str, object]] = ()
     usage: Sequence[int] = (0, 0, 0, 0)  # tokens: input, cached input, output, reasoning output
 
     def resource(self) -> dict[str, object]:
@@ -148,6 +90,65 @@ class RequestResult(NamedTuple):
     usage: Sequence[int] = (0, 0, 0, 0)
 
 
+_COLUMNS = (
+    "id, owner, key, endpoint, input_file, created_at, expires_at, output_lifetime, status, total, completed, failed, "
+    "output_file, error_file, model, metadata, times, errors, input_tokens, cached_tokens, output_tokens, "
+    "reasoning_tokens"
+)
+_BATCH = f"SELECT {_COLUMNS} FROM antiphon_request_batches"
+_CREATE = """
+INSERT INTO antiphon_request_batches
+    (id, owner, key, endpoint, input_file, created_at, expires_at, output_lifetime, metadata)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+"""
+_ENDED = "('completed', 'failed', 'expired', 'cancelled')"
+_HELD = "id = $1 AND claim = $2"
+# A batch whose file must be read; which has expired or is cancelled, and has no running requests; or whose requests all
+# have results.
+_NEXT_BATCH = f"""
+{_BATCH} AS batches WHERE status NOT IN {_ENDED} AND claimed_until <= {{now}} AND (
+    status IN ('validating', 'finalizing')
+    OR ((status = 'cancelling' OR expires_at <= {{now}}) AND NOT EXISTS (
+        SELECT 1 FROM antiphon_batch_requests AS requests
+        WHERE batch = batches.id AND status = 'waiting' AND claim IS NOT NULL AND claimed_until > {{now}}
+    ))
+)
+ORDER BY {{row}} LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+_RUNNING = """
+SELECT batch, count(*) FROM antiphon_batch_requests
+WHERE status = 'waiting' AND claim IS NOT NULL AND claimed_until > {now} GROUP BY batch
+"""
+_OPEN = (
+    "SELECT id, owner FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now} ORDER BY {row}"
+)
+_NEXT_LINES = """
+SELECT line, custom_id, body, attempts FROM antiphon_batch_requests
+WHERE batch = $1 AND status = 'waiting' AND claimed_until <= {now} ORDER BY line LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+_CLAIM_LINE = """
+UPDATE antiphon_batch_requests SET claim = $3, claimed_until = {now} + $4, attempts = attempts + 1
+WHERE batch = $1 AND line = $2
+"""
+CLAIMED = 8  # requests per claim, so that other processes get some too
+_HELD_LINE = "batch = $1 AND line = $2 AND claim = $3 AND status = 'waiting'"
+_ALIVE = "batch IN (SELECT id FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now})"
+_RENEW_LINE = f"UPDATE antiphon_batch_requests SET claimed_until = {{now}} + $4 WHERE {_HELD_LINE} AND {_ALIVE}"
+_HELD_LINES = f"""
+SELECT batch, line FROM antiphon_batch_requests WHERE claim = $1 AND status = 'waiting' AND {_ALIVE}
+"""
+_GIVE_BACK_LINE = f"UPDATE antiphon_batch_requests SET claim = NULL WHERE {_HELD_LINE}"
+_FINISH = f"""
+UPDATE antiphon_batch_requests SET status = $4, result = $5, body = NULL, claim = NULL WHERE {_HELD_LINE} RETURNING line
+"""
+_COUNT = """
+UPDATE antiphon_request_batches SET completed = completed + $2, failed = failed + $3,
+    input_tokens = input_tokens + $4, cached_tokens = cached_tokens + $5, output_tokens = output_tokens + $6,
+    reasoning_tokens = reasoning_tokens + $7
+WHERE id = $1 RETURNING completed + failed, total, status
+"""
+
+
 class BatchRecords:
     """Methods for a claimed batch or request return False, without changes, if the claim was lost."""
 
@@ -157,10 +158,7 @@ class BatchRecords:
     async def create(self, batch: BatchJob) -> bool:
         """Return False, without changes, if the owner already has `MAX_UNFINISHED`."""
         metadata = None if batch.metadata is None else orjson.dumps(batch.metadata).decode()
-        values = (
-            *(batch.id, batch.owner, batch.key, batch.endpoint, batch.input_file, batch.created_at, batch.expires_at),
-            *(metadata, batch.output_lifetime),
-        )
+        values = (*astuple(batch)[:8], metadata)  # fields are in column order
 
         def transaction() -> Transaction[bool]:
             yield from self._tables.advisory_lock(batch.owner)
@@ -189,11 +187,7 @@ class BatchRecords:
         def transaction() -> Transaction[bool]:
             where = "id = $1 AND owner = $2 AND status IN ('validating', 'in_progress')"
             rows = yield execute(f"{_BATCH} WHERE {where} FOR UPDATE", batch_id, owner)
-            for row in rows:
-                times = yield from _times(_batch_of(row), "cancelling")
-                cancel = "UPDATE antiphon_request_batches SET status = 'cancelling', times = $2, claim = NULL,"
-                yield execute(f"{cancel} claimed_until = 0 WHERE id = $1", batch_id, times)
-            return bool(rows)
+            return bool(rows) and (yield from _move(_batch_of(rows[0]), None, "cancelling"))
 
         return await self._tables.run(transaction)
 
@@ -217,7 +211,9 @@ class BatchRecords:
 
     async def add_requests(self, batch: BatchJob, worker: str, lines: Sequence[BatchRequest]) -> bool:
         def transaction() -> Transaction[bool]:
-            if not (yield from _hold(batch, worker)):
+            if not (
+                yield execute(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", batch.id, worker)
+            ):
                 return False
             add = "INSERT INTO antiphon_batch_requests (batch, line, custom_id, body) VALUES ($1, $2, $3, $4)"
             yield execute_many(add, [(batch.id, *line) for line in lines])
@@ -225,27 +221,26 @@ class BatchRecords:
 
         return await self._tables.run(transaction)
 
-    async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> None:
+    async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> bool:
         """Start running a claimed batch, after its file was read."""
+        return await self._tables.run(lambda: _move(batch, worker, "in_progress", total=total, model=model))
 
-        def transaction() -> Transaction[None]:
-            if not (yield from _hold(batch, worker)):
-                return
-            times = yield from _times(batch, "in_progress")
-            move = f"{_MOVE}, total = $5, model = $6 WHERE {_HELD}"
-            yield execute(move, batch.id, worker, "in_progress", times, total, model)
-
-        await self._tables.run(transaction)
-
-    async def fail(self, batch: BatchJob, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
-        """End a claimed batch with an invalid file."""
+    async def end(
+        self,
+        batch: BatchJob,
+        worker: str,
+        status: str,
+        files: Mapping[str, File] | None = None,
+        errors: Sequence[Mapping[str, object]] = (),
+    ) -> bool:
+        """End a claimed batch, with its files by `output` and `error`, or with the `errors` in its input file."""
 
         def transaction() -> Transaction[bool]:
-            if not (yield from _hold(batch, worker)):
+            columns = {f"{name}_file": file.id for name, file in (files or {}).items()}
+            if not (yield from _move(batch, worker, status, errors=orjson.dumps([*errors]).decode(), **columns)):
                 return False
-            times = yield from _times(batch, "failed")
-            move = f"{_MOVE}, errors = $5 WHERE {_HELD}"
-            yield execute(move, batch.id, worker, "failed", times, orjson.dumps([*errors]).decode())
+            for file in (files or {}).values():
+                yield from add_file(file)
             yield execute("DELETE FROM antiphon_batch_requests WHERE batch = $1", batch.id)
             return True
 
@@ -331,12 +326,10 @@ class BatchRecords:
             if not (yield execute(_FINISH, *held, status, result.output)):
                 return False
             counts = (int(result.succeeded), int(not result.succeeded), *result.usage)
-            ((done, total, batch_status, _),) = yield execute(_COUNT, batch_id, *counts)
+            ((done, total, batch_status),) = yield execute(_COUNT, batch_id, *counts)
             if done == total and batch_status == "in_progress":
                 (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)
-                times = yield from _times(_batch_of(row), "finalizing")
-                move = "UPDATE antiphon_request_batches SET status = 'finalizing', times = $2 WHERE id = $1"
-                yield execute(move, batch_id, times)
+                yield from _move(_batch_of(row), None, "finalizing")
             return True
 
         return await self._tables.run(transaction)
@@ -353,40 +346,21 @@ class BatchRecords:
             (line, custom_id, succeeded.get(status), bytes(result or b"")) for line, custom_id, status, result in rows
         ]
 
-    async def end(self, batch: BatchJob, worker: str, status: str, files: Mapping[str, File]) -> bool:
-        """End a claimed batch, with its files by `output` and `error`."""
 
-        def transaction() -> Transaction[bool]:
-            if not (yield from _hold(batch, worker)):
-                return False
-            for file in files.values():
-                yield from add_file(file)
-            times = yield from _times(batch, status)
-            move = f"{_MOVE}, output_file = $5, error_file = $6 WHERE {_HELD}"
-            ids = [files[name].id if name in files else None for name in ("output", "error")]
-            yield execute(move, batch.id, worker, status, times, *ids)
-            yield execute("DELETE FROM antiphon_batch_requests WHERE batch = $1", batch.id)
-            return True
-
-        return await self._tables.run(transaction)
-
-
-def _hold(batch: BatchJob, worker: str) -> Transaction[bool]:
-    """Return False if the claim was lost."""
-    rows = yield execute(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", batch.id, worker)
-    return bool(rows)
-
-
-def _times(batch: BatchJob, status: str) -> Transaction[str]:
+def _move(batch: BatchJob, worker: str | None, status: str, **columns: object) -> Transaction[bool]:
+    """Start a status, and end the claim. Returns False if the `worker`, if any, has lost its claim."""
     ((now,),) = yield execute("SELECT CAST({now} AS bigint)")
-    return orjson.dumps({**batch.times, status: now}).decode()
+    times = orjson.dumps({**batch.times, status: now}).decode()
+    assignments = "".join(f", {name} = ${index}" for index, name in enumerate(columns, 5))
+    moved = yield execute(
+        f"UPDATE antiphon_request_batches SET status = $3, times = $4, claim = NULL, claimed_until = 0{assignments} "
+        "WHERE id = $1 AND (CAST($2 AS text) IS NULL OR claim = $2) RETURNING id",
+        *(batch.id, worker, status, times, *columns.values()),
+    )
+    return bool(moved)
 
 
 def _batch_of(row: Row) -> BatchJob:
-    fields = [*row]
-    metadata, times, errors = fields[7], fields[10], fields[11]
-    fields[7] = None if metadata is None else orjson.loads(metadata)
-    fields[10] = orjson.loads(times or "{}")
-    fields[11] = orjson.loads(errors or "[]")
-    values = [*fields[:18], tuple(fields[18:])]
-    return BatchJob(*values)
+    *fields, metadata, times, errors = row[:18]
+    decoded = orjson.loads(metadata or "null"), orjson.loads(times or "{}"), orjson.loads(errors or "[]")
+    return BatchJob(*fields, *decoded, tuple(row[18:]))
