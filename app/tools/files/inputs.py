@@ -79,8 +79,7 @@ class _Reader:
             return part
         file_id = str(part["file_id"])
         try:
-            file, data = await self._content(file_id)
-            return _image(part, data) if part["type"] in IMAGES else _file(part, file, data)
+            return _with_content(part, *await self._content(file_id))
         except (NotFound, InvalidRequest) as error:
             if param is not None:
                 error.param = param
@@ -104,21 +103,18 @@ class _Reader:
         return self._read[file_id]
 
 
-def _file(part: Part, file: File, data: bytes) -> Part:
-    media_type = mimetypes.guess_type(file.filename)[0] or "application/octet-stream"
-    filename = part.get("filename") or file.filename
-    resolved: Part = {**part, "filename": filename, "file_data": _data_url(media_type, data)}
+def _with_content(part: Part, file: File, data: bytes) -> Part:
+    resolved: Part = {**part}
     del resolved["file_id"]
+    if part["type"] in IMAGES:
+        media_type = next((media_type for signature, media_type in _IMAGES if signature.match(data)), None)
+        if media_type is None:
+            raise InvalidRequest("The file must be a PNG, JPEG, GIF or WebP image.")
+        resolved["image_url"] = _data_url(media_type, data)
+    else:
+        resolved["filename"] = part.get("filename") or file.filename
+        resolved["file_data"] = _data_url(mimetypes.guess_type(file.filename)[0] or "application/octet-stream", data)
     return resolved
-
-
-def _image(part: Part, data: bytes) -> Part:
-    media_type = next((media_type for signature, media_type in _IMAGES if signature.match(data)), None)
-    if media_type is None:
-        raise InvalidRequest("The file must be a PNG, JPEG, GIF or WebP image.")
-    image: Part = {**part, "image_url": _data_url(media_type, data)}
-    del image["file_id"]
-    return image
 
 
 def _data_url(media_type: str, data: bytes) -> str:

@@ -123,7 +123,8 @@ WITH claimed AS (
     INSERT INTO antiphon_turns SELECT queue, clock_timestamp() FROM claimed
     ON CONFLICT (queue) DO UPDATE SET served = excluded.served
 )
-SELECT claimed.*, filename, bytes FROM claimed JOIN antiphon_files USING (id)
+SELECT claimed.number, attempts, queue, key, store, id, filename, bytes, max_tokens, overlap
+FROM claimed JOIN antiphon_files USING (id)
 """
 _COMPLETE = f"""
 UPDATE antiphon_store_files

@@ -8,7 +8,7 @@ from app.storage.tables import Tables, Transaction
 from app.tools.files import File, Page, fetch_page
 from app.tools.files.records.attachments import Attachments
 from app.tools.files.records.batches import BatchRecords
-from app.tools.files.records.contents import Contents, ObjectContents, Owner, Pieces
+from app.tools.files.records.contents import ObjectContents, Owner, Pieces
 from app.tools.files.records.uploads import ALIVE, PARTS_OF_FILE, STORED_BYTES, UploadRecords, add_file, within_limit
 from app.tools.files.vector_stores.sql import VectorStoreRecords
 
@@ -35,7 +35,7 @@ class FileStore(ABC):
         """New content is written to `storage` if configured, otherwise to `pieces`."""
         self._tables = tables
         self._pieces, self._objects = pieces, ObjectContents(tables, storage)
-        self._written: Contents = self._objects if storage else pieces
+        self._written: Pieces | ObjectContents = self._objects if storage else pieces
         self.uploads = UploadRecords(tables)
         self.attachments = Attachments(tables, self._objects) if storage else None
         self.batches = BatchRecords(tables)

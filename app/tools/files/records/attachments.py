@@ -71,6 +71,15 @@ class Attachments:
         Returns None, without changes, if the owner's files would exceed `limit` bytes in total.
         """
         content_id, size, number = f"object-{secrets.token_hex(12)}", 0, 0
+        added = None
+
+        def transaction(new: Attachment) -> Transaction[bool]:
+            if not (yield from within_limit(self._tables, new.owner, new.bytes, limit)):
+                return False
+            yield execute(_ADD, *new)
+            yield from claim_content(new.id, "attachment")
+            return True
+
         try:
             async for piece in pieces:
                 await self._objects.write(content_id, number, piece)
@@ -78,14 +87,14 @@ class Attachments:
             if not number:
                 await self._objects.write(content_id, 0, b"")
             await self._objects.finish(content_id)
-            added = attachment._replace(id=content_id, bytes=size)
-            if await self._tables.run(lambda: _add(self._tables, added, limit)):
-                return added
-        except BaseException:
-            await self._discard(content_id)
-            raise
-        await self._discard(content_id)
-        return None
+            new = attachment._replace(id=content_id, bytes=size)
+            if await self._tables.run(lambda: transaction(new)):
+                added = new
+        finally:
+            if not added:
+                with suppress(Exception):  # the next sweep deletes the rest
+                    await self._objects.discard(content_id)
+        return added
 
     async def list(self, owner: str, place: str) -> Sequence[Attachment]:
         return [Attachment(*row) for row in await self._tables.fetch(_LIST, owner, place)]
@@ -106,8 +115,7 @@ class Attachments:
                 yield record[start : start + PIECE]
 
         new = new_attachment(owner, place, name)
-        checked = new._replace(checker=checker, check_at=new.created_at + seconds)
-        added = await self.add(checked, pieces())
+        added = await self.add(new._replace(checker=checker, check_at=new.created_at + seconds), pieces())
         assert added  # without a limit
         return added.id
 
@@ -145,15 +153,3 @@ class Attachments:
     async def sweep(self) -> None:
         await self._tables.execute(_EXPIRED)
         await self._tables.execute(_UNCHECKED)
-
-    async def _discard(self, content_id: str) -> None:
-        with suppress(Exception):  # the next sweep deletes the rest
-            await self._objects.discard(content_id)
-
-
-def _add(tables: Tables, attachment: Attachment, limit: int | None) -> Transaction[bool]:
-    if not (yield from within_limit(tables, attachment.owner, attachment.bytes, limit)):
-        return False
-    yield execute(_ADD, *attachment)
-    yield from claim_content(attachment.id, "attachment")
-    return True

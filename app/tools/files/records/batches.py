@@ -362,5 +362,5 @@ def _move(batch: BatchJob, worker: str | None, status: str, **columns: object) -
 
 def _batch_of(row: Row) -> BatchJob:
     *fields, metadata, times, errors = row[:18]
-    decoded = orjson.loads(metadata or "null"), orjson.loads(times or "{}"), orjson.loads(errors or "[]")
-    return BatchJob(*fields, *decoded, tuple(row[18:]))
+    fields += orjson.loads(metadata or "null"), orjson.loads(times or "{}"), orjson.loads(errors or "[]"), row[18:]
+    return BatchJob(*fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 from app.storage import Outage
 from app.storage.object_storage import ObjectStorage, ObjectWriter
@@ -25,24 +25,6 @@ class Owner(NamedTuple):
     def exists(self) -> str:
         """An SQL condition. Parameter `$1` is the id."""
         return f"EXISTS (SELECT 1 FROM {self.table} WHERE id = $1)"
-
-
-class Contents(Protocol):
-    async def write(self, content_id: str, number: int, data: bytes) -> None:
-        """Append a piece, numbered from 0."""
-        ...
-
-    async def finish(self, content_id: str) -> None:
-        """Complete content after its last piece, so that it can be read."""
-        ...
-
-    async def discard(self, content_id: str) -> None:
-        """Delete content, complete or not, unless a file or part claims it."""
-        ...
-
-    def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
-        """Yield pieces while the owner exists."""
-        ...
 
 
 def claim_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Transaction[None]:

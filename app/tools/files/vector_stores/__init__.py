@@ -6,8 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.errors import InvalidRequest, NotFound
@@ -16,10 +15,10 @@ from app.tools.files import Page, file_not_found, list_page
 from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
 from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import (
+    FileCounts,
     NewStoreFile,
     Query,
     StoreFile,
-    UnknownFiles,
     VectorStore,
 )
 from app.tools.files.vector_stores.requests import (
@@ -37,7 +36,6 @@ from app.tools.files.vector_stores.sql import VectorStoreRecords
 
 logger = logging.getLogger(__name__)
 
-FILE_STATUSES = ("in_progress", "completed", "failed", "cancelled")
 _ACTIVE_WITHIN = 60  # seconds between updates to `last_active_at`, since not every search should write
 _CANDIDATES = 4  # per requested result
 
@@ -63,10 +61,11 @@ class VectorStores:
         days = body.expires_after.days if body.expires_after else None
         store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
         strategy = body.chunking_strategy.strategy()
-        files = [NewStoreFile(file_id, None, strategy, access.name) for file_id in dict.fromkeys(body.file_ids)]
-        param_paths = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
-        with _report_unknown_file(files, param_paths):
-            await self._records.create(store, files)
+        files = [
+            NewStoreFile(file_id, None, strategy, access.name, f"file_ids[{body.file_ids.index(file_id)}]")
+            for file_id in dict.fromkeys(body.file_ids)
+        ]
+        await self._records.create(store, files)
         self._wake()
         return await self.retrieve(owner, store.id)
 
@@ -161,15 +160,16 @@ class VectorStores:
     ) -> dict[str, object]:
         self._check_model(access, "file_id")
         store = await self._store(owner, store_id)
-        await self._add(store, [_new_file(body, access)], param_paths=["file_id"])
+        await self._records.add(store, [_new_file(body, access, "file_id")])
+        self._wake()
         return (await self._file(store, body.file_id)).resource()
 
     async def files(
         self, owner: str, store_id: str, page: Page, status: str | None, batch_id: str | None = None
     ) -> dict[str, object]:
         store = await self._store(owner, store_id)
-        if status is not None and status not in FILE_STATUSES:
-            raise InvalidRequest(f"Invalid 'filter': must be one of {', '.join(FILE_STATUSES)}.", param="filter")
+        if status is not None and status not in FileCounts._fields:
+            raise InvalidRequest(f"Invalid 'filter': must be one of {', '.join(FileCounts._fields)}.", param="filter")
         if batch_id is not None:
             await self._batch(store, batch_id)
         files, more = await self._records.files(store, page, status, batch_id)
@@ -208,9 +208,9 @@ class VectorStores:
         store = await self._store(owner, store_id)
         batch_id = _new_id("vsfb")
         field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
-        entries = {entry.file_id: (index, entry) for index, entry in enumerate(body.entries())}
-        files = [_new_file(entry, access) for _, entry in entries.values()]
-        await self._add(store, files, batch_id, param_paths=[field.format(index) for index, _ in entries.values()])
+        files = [_new_file(entry, access, field.format(index)) for index, entry in enumerate(body.entries())]
+        await self._records.add(store, [*{file.id: file for file in files}.values()], batch_id)
+        self._wake()
         return await self.batch(owner, store_id, batch_id)
 
     async def batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
@@ -237,19 +237,6 @@ class VectorStores:
         if now - store.last_active_at > _ACTIVE_WITHIN:
             await self._records.update(owner, store_id, {"last_active_at": now})
         return store
-
-    async def _add(
-        self,
-        store: VectorStore,
-        files: Sequence[NewStoreFile],
-        batch_id: str | None = None,
-        *,
-        param_paths: Sequence[str],
-    ) -> None:
-        """`param_paths` are the JSON paths of the files' ids, for errors."""
-        with _report_unknown_file(files, param_paths):
-            await self._records.add(store, files, batch_id)
-        self._wake()
 
     async def _file(self, store: VectorStore, file_id: str) -> StoreFile:
         file = await self._records.file(store, file_id)
@@ -281,14 +268,6 @@ class VectorStores:
             access.check_model(self._embeddings.name, param)
 
 
-@contextmanager
-def _report_unknown_file(files: Sequence[NewStoreFile], param_paths: Sequence[str]) -> Iterator[None]:
-    try:
-        yield
-    except UnknownFiles as error:
-        raise file_not_found(files[error.index].id, param_paths[error.index]) from None
-
-
 def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
 
@@ -297,8 +276,8 @@ def _store_not_found(store_id: str) -> NotFound:
     return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")
 
 
-def _new_file(body: AddFile, access: KeyAccess) -> NewStoreFile:
-    return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy(), access.name)
+def _new_file(body: AddFile, access: KeyAccess, param: str) -> NewStoreFile:
+    return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy(), access.name, param)
 
 
 def _search_result(result: Ranked) -> dict[str, object]:

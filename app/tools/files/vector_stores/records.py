@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-FileStatus: TypeAlias = Literal["in_progress", "completed", "cancelled", "failed"]
 ErrorCode: TypeAlias = Literal["server_error", "unsupported_file", "invalid_file"]
 Attributes: TypeAlias = Mapping[str, str | float | bool]
 DAY = 86400
@@ -24,16 +23,16 @@ class ChunkingStrategy:
         return {"type": "static", "static": sizes}
 
 
-@dataclass(frozen=True, slots=True)
-class FileCounts:
+class FileCounts(NamedTuple):
+    """By status."""
+
     in_progress: int = 0
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
 
     def resource(self) -> dict[str, int]:
-        counts = {name: getattr(self, name) for name in ("in_progress", "completed", "failed", "cancelled")}
-        return {**counts, "total": sum(counts.values())}
+        return {**self._asdict(), "total": sum(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,9 @@ class StoreFile:
     store_id: str
     filename: str
     created_at: int
-    status: FileStatus
-    error: tuple[ErrorCode, str] | None
+    status: str  # a field of `FileCounts`
     usage_bytes: int
+    error: tuple[ErrorCode, str] | None
     attributes: Attributes | None
     strategy: ChunkingStrategy
 
@@ -108,6 +107,7 @@ class NewStoreFile:
     attributes: Attributes | None = None
     strategy: ChunkingStrategy = field(default_factory=ChunkingStrategy)
     key: str = ""  # key name, charged for embeddings
+    param: str = "file_id"  # JSON path of the id, for errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class FileBatch:
 class Job:
     """A file being indexed into a vector store, under a claim that excludes other processes."""
 
-    row: int
     claim: str
+    row: int
     attempt: int  # from 1
     owner: str
     key: str  # key name, charged for embeddings
@@ -181,11 +181,3 @@ class Query:
     @property
     def space(self) -> str | None:
         return None if self.vector is None else vector_space(self.model, self.vector)
-
-
-class UnknownFiles(Exception):
-    """`index` is the position of the first file that does not exist."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index

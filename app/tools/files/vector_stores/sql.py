@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from app.core.types import JSONObject
 from app.storage.tables import Row, Rows, Tables, Transaction, execute, execute_many
-from app.tools.files import Page, fetch_page
+from app.tools.files import Page, fetch_page, file_not_found
 from app.tools.files.records.uploads import ALIVE
 from app.tools.files.vector_stores.records import (
     DAY,
@@ -29,14 +29,11 @@ from app.tools.files.vector_stores.records import (
     Query,
     StoreFile,
     TextChunk,
-    UnknownFiles,
     VectorStore,
 )
 
-_STATUSES = ("in_progress", "completed", "failed", "cancelled")
-_COUNTS = ", ".join(f"count(*) FILTER (WHERE entries.status = '{status}')" for status in _STATUSES)
+_COUNTS = ", ".join(f"count(*) FILTER (WHERE entries.status = '{status}')" for status in FileCounts._fields)
 _TABLE = "antiphon_vector_stores"
-_CHANGEABLE = ("name", "metadata", "expires_days", "last_active_at")
 
 # Statement prefixes.
 _STORES = f"""
@@ -46,7 +43,7 @@ FROM antiphon_vector_stores AS stores LEFT JOIN antiphon_store_files AS entries 
 """
 _ENTRIES = """
 SELECT id, store, (SELECT filename FROM antiphon_files AS files WHERE files.id = entries.id), created_at, status,
-    error_code, error_message, usage_bytes, attributes, max_tokens, overlap, {row}
+    usage_bytes, error_code, error_message, attributes, max_tokens, overlap, {row}
 FROM antiphon_store_files AS entries
 """
 _BATCH = f"""
@@ -116,7 +113,11 @@ class VectorStoreRecords(ABC):
 
     @abstractmethod
     async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
-        """Claim the next file of a queue not in `excluded`, for `lease` seconds."""
+        """
+        Claim the next file of a queue not in `excluded`, for `lease` seconds.
+
+        Returns its row, attempts, queue, key, store, id, filename, bytes, chunk size and overlap.
+        """
 
     @abstractmethod
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
@@ -141,34 +142,34 @@ class VectorStoreRecords(ABC):
         """Delete the chunks of removed files, given as (store id, row)."""
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        """Insert a store and queue its first files for indexing; raises `UnknownFiles`, without changes."""
+        """Insert a store and queue its first files for indexing; raises `NotFound`, without changes."""
         values = (
             *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
             *(store.expires_days, store.created_at, store.last_active_at),
         )
 
-        def transaction() -> Transaction[int | None]:
-            if (missing := (yield from self._first_missing(store, files))) is None:
+        def transaction() -> Transaction[NewStoreFile | None]:
+            if (missing := (yield from _first_missing(store, files))) is None:
                 yield execute(_INSERT_STORE, *values)
                 yield from _insert_files(store, files, None)
             return missing
 
-        await self._unless_missing(transaction)
+        _check_files(await self._tables.run(transaction))
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
         """
         Add files, as a batch if `batch_id` is set, and queue them for indexing.
 
-        A file already in the store is indexed again. Raises `UnknownFiles`, without changes, if the owner does not have
+        A file already in the store is indexed again. Raises `NotFound`, without changes, if the owner does not have
         all the files.
         """
 
-        def transaction() -> Transaction[int | None]:
+        def transaction() -> Transaction[NewStoreFile | None]:
             # Locks the store, so that concurrent additions wait. A store deleted in the meantime gets no files.
             active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
             if not (yield execute(active, store.id)):
                 return None
-            if (missing := (yield from self._first_missing(store, files))) is not None:
+            if (missing := (yield from _first_missing(store, files))) is not None:
                 return missing
             batch = None
             if batch_id is not None:
@@ -179,19 +180,7 @@ class VectorStoreRecords(ABC):
             yield from _insert_files(store, files, batch)
             return None
 
-        await self._unless_missing(transaction)
-
-    def _first_missing(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Transaction[int | None]:
-        """Return the position of the first file that the store's owner does not have, or None."""
-        # Locked until the transaction ends, so that no file is deleted.
-        existing = f"SELECT id FROM antiphon_files WHERE id = ANY ($1) AND owner = $2 AND {ALIVE} FOR KEY SHARE"
-        rows = yield execute(existing, [file.id for file in files], store.owner)
-        found = {file_id for (file_id,) in rows}
-        return next((index for index, file in enumerate(files) if file.id not in found), None)
-
-    async def _unless_missing(self, transaction: Callable[[], Transaction[int | None]]) -> None:
-        if (missing := await self._tables.run(transaction)) is not None:
-            raise UnknownFiles(missing)
+        _check_files(await self._tables.run(transaction))
 
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
         """Cancel a batch's files that are not indexed yet; return whether the batch exists."""
@@ -214,9 +203,9 @@ class VectorStoreRecords(ABC):
         rows = await self._claim([*excluded], claim, lease)
         if not rows:
             return None
-        row, attempt, owner, key, store, file_id, max_tokens, overlap, filename, size = rows[0]
-        strategy = ChunkingStrategy(max_tokens, overlap)
-        return Job(row, claim, attempt, owner, key, store, file_id, filename, size, strategy)
+        *fields, max_tokens, overlap = rows[0]
+        fields.append(ChunkingStrategy(max_tokens, overlap))
+        return Job(claim, *fields)
 
     async def renew(self, job: Job, lease: float) -> bool:
         until = "claimed_until = {moment} + $3 * {second}"
@@ -250,13 +239,10 @@ class VectorStoreRecords(ABC):
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, Any]) -> bool:
         """Update `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
-        values = dict(changes)
-        if "metadata" in values:
-            values["metadata"] = encode_fields(values["metadata"])
-        names = [name for name in _CHANGEABLE if name in values]
-        assignments = ", ".join(f"{name} = ${index}" for index, name in enumerate(names, 3)) or "id = id"
+        values = [encode_fields(value) if name == "metadata" else value for name, value in changes.items()]
+        assignments = ", ".join(f"{name} = ${index}" for index, name in enumerate(changes, 3)) or "id = id"
         statement = f"UPDATE {_TABLE} SET {assignments} WHERE id = $1 AND owner = $2 RETURNING id"
-        return bool(await self._tables.execute(statement, store_id, owner, *(values[name] for name in names)))
+        return bool(await self._tables.execute(statement, store_id, owner, *values))
 
     async def delete(self, owner: str, store_id: str) -> bool:
         statement = f"DELETE FROM {_TABLE} WHERE id = $1 AND owner = $2 RETURNING id"
@@ -297,7 +283,10 @@ class VectorStoreRecords(ABC):
 
     async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None:
         rows = await self._tables.fetch(_BATCH, batch_id, store.id)
-        return file_batch_of(rows[0]) if rows else None
+        if not rows:
+            return None
+        identity, store_id, created_at, cancelled, *counts = rows[0]
+        return FileBatch(identity, store_id, created_at, bool(cancelled), FileCounts(*counts))
 
     async def search(
         self,
@@ -339,6 +328,20 @@ class VectorStoreRecords(ABC):
         await self._tables.execute(_DELETE_TURNS)
 
 
+def _first_missing(store: VectorStore, files: Sequence[NewStoreFile]) -> Transaction[NewStoreFile | None]:
+    """Return the first file that the store's owner does not have."""
+    # Locked until the transaction ends, so that no file is deleted.
+    existing = f"SELECT id FROM antiphon_files WHERE id = ANY ($1) AND owner = $2 AND {ALIVE} FOR KEY SHARE"
+    rows = yield execute(existing, [file.id for file in files], store.owner)
+    found = {file_id for (file_id,) in rows}
+    return next((file for file in files if file.id not in found), None)
+
+
+def _check_files(missing: NewStoreFile | None) -> None:
+    if missing:
+        raise file_not_found(missing.id, missing.param)
+
+
 def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Transaction[None]:
     """Queue a store's files for indexing; `batch` is their batch's row."""
     rows: list[tuple[object, ...]] = []
@@ -359,20 +362,13 @@ def decode_fields(value: str | None) -> JSONObject | None:
 def store_of(row: Row) -> VectorStore:
     """Columns: the store's own, its file counts by status, and its size."""
     store_id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
-    counted = FileCounts(*counts)
-    fields = decode_fields(metadata)
-    return VectorStore(store_id, owner, name, description, fields, days, created_at, last_active_at, counted, usage)
-
-
-def file_batch_of(row: Row) -> FileBatch:
-    """Columns: the batch's own, and its file counts by status."""
-    batch_id, store, created_at, cancelled, *counts = row
-    return FileBatch(batch_id, store, created_at, bool(cancelled), FileCounts(*counts))
+    fields, file_counts = decode_fields(metadata), FileCounts(*counts)
+    return VectorStore(store_id, owner, name, description, fields, days, created_at, last_active_at, file_counts, usage)
 
 
 def store_file_of(row: Row) -> StoreFile:
     """The last column, the row number, is ignored."""
-    file_id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
+    *fields, code, message, attributes, max_tokens, overlap, _ = row
     error = (code, message) if code else None
-    strategy = ChunkingStrategy(max_tokens, overlap)
-    return StoreFile(file_id, store, filename, created_at, status, error, usage, decode_fields(attributes), strategy)
+    fields += error, decode_fields(attributes), ChunkingStrategy(max_tokens, overlap)
+    return StoreFile(*fields)
