@@ -33,6 +33,11 @@ class EmbeddingsUnavailable(APIError):
     status = 503
     code = "embeddings_unavailable"
 
+    def __init__(self, problem: str, *, again: bool = False, wait: float | None = None) -> None:
+        """`again`: whether to retry, after `wait` seconds if the backend sent `Retry-After`."""
+        super().__init__(f"The backend returned no embeddings: {problem}.", retry_after=wait)
+        self.again = again
+
 
 class Embeddings:
     """Requests with an account are charged to it."""
@@ -71,11 +76,10 @@ class Embeddings:
             try:
                 document = await self._document(texts)
                 break
-            except _Refused as refused:
-                error = refused.error
+            except EmbeddingsUnavailable as error:
                 wait = 2.0 ** (attempt - 1) if error.retry_after is None else error.retry_after
-                if attempt == attempts or not refused.again or wait > _MAX_WAIT:
-                    raise error from None
+                if attempt == attempts or not error.again or wait > _MAX_WAIT:
+                    raise
             await asyncio.sleep(wait)
         usage = request_usage(document.get("usage")) or estimated_usage(texts)
         if account:
@@ -83,28 +87,20 @@ class Embeddings:
         return await asyncio.to_thread(_vectors, document, len(texts))
 
     async def _document(self, texts: list[str]) -> JSONObject:
-        """Raises `_Refused` for statuses other than 200."""
+        """Raises `EmbeddingsUnavailable` for statuses other than 200."""
         try:
             answer = await self._http.post("embeddings", json={**self._body, "input": texts})
         except OutboundRefused as error:
-            raise _Refused(str(error).rstrip("."), again=False) from None
+            raise EmbeddingsUnavailable(str(error).rstrip(".")) from None
         except httpx.HTTPError as error:
-            raise _Refused(why_no_answer(error), again=True) from None
+            raise EmbeddingsUnavailable(why_no_answer(error), again=True) from None
         if answer.status_code == 200:
             # Hundreds of thousands of numbers: parse in a thread.
             return await asyncio.to_thread(_parsed, answer.content)
         text = answer.content[:_MAX_ERROR].decode(errors="replace")
         wait = retry_after(answer.headers, text) if answer.status_code in (429, 503) else None
-        problem = f"status {answer.status_code}"
-        raise _Refused(problem, again=answer.status_code in _RETRYABLE, wait=wait)
-
-
-class _Refused(Exception):
-    def __init__(self, problem: str, *, again: bool, wait: float | None = None) -> None:
-        """Retry if `again`, after `wait` seconds if the backend sent `Retry-After`."""
-        super().__init__(problem)
-        self.error = EmbeddingsUnavailable(f"The backend returned no embeddings: {problem}.", retry_after=wait)
-        self.again = again
+        again = answer.status_code in _RETRYABLE
+        raise EmbeddingsUnavailable(f"status {answer.status_code}", again=again, wait=wait)
 
 
 def _parsed(content: bytes) -> JSONObject:
@@ -121,11 +117,9 @@ def _vectors(document: JSONObject, count: int) -> list[bytes]:
         data = sorted(document["data"], key=lambda entry: entry.get("index", 0))
         vectors = [_normalized([float(number) for number in entry["embedding"]]) for entry in data]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise EmbeddingsUnavailable("The backend returned no embeddings: its response has no vectors.") from None
+        raise EmbeddingsUnavailable("its response has no vectors") from None
     if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
-        raise EmbeddingsUnavailable(
-            "The backend returned no embeddings: its response must have a vector for each text, all of equal length."
-        )
+        raise EmbeddingsUnavailable("its response must have a vector for each text, all of equal length")
     return vectors
 
 

@@ -148,8 +148,8 @@ class Ingestion:
                 await self._ingest_in_time(job, Path(folder))
         except UnreadableFile as error:
             await self._records.fail(job, error.code, error.message)
-        except _IngestionDeferred as error:
-            await self._records.release(job, error.seconds)
+        except TooManyRequests as error:  # the key's tokens for this minute are used up
+            await self._records.release(job, error.retry_after or RETRY)
         except EmbeddingsUnavailable as error:  # another claim would embed the whole file again
             logger.warning("file indexing failed", extra={"file_id": job.file_id, "reason": error.message})
             await self._records.fail(job, "server_error", error.message)
@@ -230,23 +230,15 @@ class Ingestion:
                 await _check_limits(account, begun=True)
                 embedded = await self._repeated(job, partial(self._embeddings.documents, batch, account))
                 if size and len(embedded[0]) != size:
-                    raise EmbeddingsUnavailable("The backend returned vectors of different lengths.")
+                    raise EmbeddingsUnavailable("its vectors have different lengths")
                 size = len(embedded[0])
                 await asyncio.to_thread(out.writelines, embedded)
         return size
 
 
-class _IngestionDeferred(Exception):
-    """Indexing must wait, for example for a rate limit."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
-
-
 async def _check_limits(account: Account, *, begun: bool = False) -> None:
     """
-    Raise `_IngestionDeferred` if the key's tokens for this minute are used up, and `UnreadableFile` if its budget is.
+    Raise `TooManyRequests` if the key's tokens for this minute are used up, and `UnreadableFile` if its budget is.
 
     A file that has `begun` may exceed the tokens per minute, like a model's response.
     """
@@ -256,7 +248,7 @@ async def _check_limits(account: Account, *, begun: bool = False) -> None:
         if error.code != TooManyRequests.code:
             raise UnreadableFile("server_error", error.message) from None
         if not begun:
-            raise _IngestionDeferred(error.retry_after or RETRY) from None
+            raise
 
 
 def _texts(path: Path) -> Iterator[str]:

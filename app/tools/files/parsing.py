@@ -95,11 +95,15 @@ def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
     return _text
 
 
-def _decoded(path: Path) -> str:
-    """Raises `UnreadableFile` for binary data."""
+def _read(path: Path) -> bytes:
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
-    data = path.read_bytes()
+    return path.read_bytes()
+
+
+def _decoded(path: Path) -> str:
+    """Raises `UnreadableFile` for binary data."""
+    data = _read(path)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     try:
@@ -175,9 +179,7 @@ def _docx(path: Path) -> Iterator[str]:
 
 
 def _html(path: Path) -> Iterator[str]:
-    if path.stat().st_size > MAX_TEXT_BYTES:
-        raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
-    title, text = html_title_and_text(path.read_bytes())
+    title, text = html_title_and_text(_read(path))
     if title:
         yield f"{title}\n\n"
     yield text

@@ -32,7 +32,7 @@ from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import Ingestion
 from app.tools.files.inputs import StoredFiles
 from app.tools.files.records import FileStore
-from app.tools.files.settings import EmbeddingsSettings, FileSearchSettings
+from app.tools.files.settings import FileSearchSettings
 from app.tools.files.uploads import Files, MultipartUploads
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.ranking import MAX_RESULTS, Ranked, RankingOptions
@@ -83,7 +83,7 @@ class FileSearch(HostedTool):
         max_result_chars: int = 60_000,
     ) -> None:
         self._store, self._embeddings, self._storage = store, embeddings, storage
-        self._attachments = getattr(store, "attachments", None)
+        self.attachments = store.attachments
         self._max_chars = max_result_chars
         self._ingestion = Ingestion(
             store,
@@ -106,9 +106,18 @@ class FileSearch(HostedTool):
         settings = FileSearchSettings.from_table(table, host.environment)
         if settings.store_url == host.store_url and host.store_url.startswith("sqlite:"):
             raise ValueError("store_url: must be a different file from that of ANTIPHON_STORE_URL")
-        embeddings = _embeddings(settings.embeddings, host) if settings.embeddings else None
-        storage = _storage(settings.content_url, host) if settings.content_url else None
-        store = _store(settings.store_url, storage)
+        embeddings = storage = None
+        if settings.embeddings:
+            options = endpoint_options(host, settings.embeddings.backend, "embeddings.backend", "embeddings")
+            embeddings = Embeddings(options, settings.embeddings)
+        if settings.content_url:
+            try:
+                storage = ObjectStorage(settings.content_url, host.environment, FilesUnavailable)
+            except ValueError as error:
+                raise ValueError(f"content_url: {error}") from None
+        scheme, separator, _ = settings.store_url.partition("://")
+        from_url = import_object(scheme if separator else settings.store_url, FILE_STORES).from_url
+        store: FileStore = from_url(settings.store_url, storage) if storage else from_url(settings.store_url)
         return cls(store, settings, embeddings, storage=storage, max_result_chars=host.max_result_chars)
 
     async def prepare(self) -> Sequence[str]:
@@ -120,13 +129,8 @@ class FileSearch(HostedTool):
 
     @property
     def resources(self) -> dict[str, object]:
-        resources = {
-            "files": self.files,
-            "uploads": self.uploads,
-            "batches": self.batches,
-            "vector_stores": self.vector_stores,
-        }
-        return {**resources, "attachments": self._attachments} if self._attachments else resources
+        names = ("files", "uploads", "batches", "vector_stores", "attachments")
+        return {name: resource for name in names if (resource := getattr(self, name))}
 
     def start(self, account_of: Callable[[str], Account]) -> None:
         self._ingestion.start(account_of)
@@ -149,12 +153,11 @@ class FileSearch(HostedTool):
         except VectorsUnsupported as error:
             problems["store"] = str(error)
         if self._storage:
+            problems["contents"] = None
             try:
                 await self._storage.check()
             except FilesUnavailable as error:
                 problems["contents"] = error.explanation
-            else:
-                problems["contents"] = None
         if self._embeddings:
             problems["embeddings"] = await self._embeddings.check()
         return problems
@@ -251,22 +254,3 @@ def _result(result: Ranked) -> dict[str, object]:
         "text": result.candidate.text,
         "attributes": file.attributes or {},
     }
-
-
-def _store(url: str, storage: ObjectStorage | None) -> FileStore:
-    scheme, separator, _ = url.partition("://")
-    from_url = import_object(scheme if separator else url, FILE_STORES).from_url
-    store: FileStore = from_url(url, storage) if storage else from_url(url)
-    return store
-
-
-def _storage(url: str, host: ToolHost) -> ObjectStorage:
-    try:
-        return ObjectStorage(url, host.environment, FilesUnavailable)
-    except ValueError as error:
-        raise ValueError(f"content_url: {error}") from None
-
-
-def _embeddings(settings: EmbeddingsSettings, host: ToolHost) -> Embeddings:
-    options = endpoint_options(host, settings.backend, "embeddings.backend", "embeddings")
-    return Embeddings(options, settings)
