@@ -73,12 +73,6 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
     return db.execute(statement, values).fetchall()
 
 
-def changed(db: apsw.Connection, statement: str, values: Any = ()) -> int:
-    """Number of inserted, updated or deleted rows."""
-    db.execute(statement, values)
-    return db.changes()
-
-
 def migrate_tables(db: apsw.Connection, migrations: Migrations) -> None:
     """Raises `UnpreparedError`."""
     if int(db.pragma("user_version")) == migrations.newest:

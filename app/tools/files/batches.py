@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from app.core.json_values import json_object
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.core.usage import token_count
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import BATCH_LIFETIME, Page, file_not_found, list_page
+from app.tools.files import BATCH_LIFETIME, Page, RequestBody, file_not_found, list_page
 from app.tools.files.records import FileStore
 from app.tools.files.records.batches import MAX_UNFINISHED, BatchJob
 from app.tools.files.uploads import FileExpiry
@@ -31,9 +31,7 @@ WINDOW = 86_400  # seconds; the only `completion_window` is 24h
 BatchEndpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
 
 
-class CreateBatchJob(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
+class CreateBatchJob(RequestBody):
     input_file_id: Annotated[str, StringConstraints(min_length=1, max_length=128), WITHOUT_NUL]
     endpoint: BatchEndpoint
     completion_window: Literal["24h"]

@@ -205,36 +205,31 @@ class FileSearchSession(ToolSession):
             )
         except APIError as error:
             return Outcome.failed(error.message, {"queries": queries, "results": None})
-        marks = self._marks(call.items, len(results))
-        passages = self._passages(results, marks)
-        sources = []
-        for result, mark in zip(results, marks, strict=True):
-            file = result.candidate.file
-            sources.append(Source({"type": "file_citation", "file_id": file.id, "filename": file.filename}, mark))
-        fields = {"queries": queries, "results": [_result(result) for result in results]}
-        output = "\n\n".join([FOUND.format(first=marks[0].strip("【】")), *passages]) if passages else NOTHING_FOUND
-        return Outcome(output, fields, sources=sources[: len(passages)])
+        passages, sources = self._passages(results, call.items)
+        fields = {
+            "queries": queries,
+            "results": [{**result.resource(), "text": result.candidate.text} for result in results],
+        }
+        return Outcome("\n\n".join(passages) if sources else NOTHING_FOUND, fields, sources=sources)
 
-    def _marks(self, items: Sequence[Item], count: int) -> list[str]:
-        """Return citation marks not yet used in the conversation."""
+    def _passages(self, results: Sequence[Ranked], items: Sequence[Item]) -> tuple[list[str], list[Source]]:
+        """Return an introduction with as many passages as fit, at least one, and their sources."""
+        # Citation marks not yet used in the conversation.
         earlier = sum(item.get("type") == "file_search_call" for item in items)
         first = max(self._next_mark, 1 + earlier * MAX_RESULTS)
-        self._next_mark = first + count
-        return [f"【{number}】" for number in range(first, first + count)]
-
-    def _passages(self, results: Sequence[Ranked], marks: Sequence[str]) -> list[str]:
-        """Return as many passages as fit, but at least one."""
+        self._next_mark = first + len(results)
+        passages, sources = [FOUND.format(first=first)], list[Source]()
         budget = self._max_chars - len(FOUND) - 100  # characters; the last passage may be slightly truncated
-        passages: list[str] = []
-        for result, mark in zip(results, marks, strict=True):
-            file = result.candidate.file
+        for number, result in enumerate(results, first):
+            file, mark = result.candidate.file, f"【{number}】"
             attributes = "; ".join(f"{name}: {value}" for name, value in (file.attributes or {}).items())
             text = f"{mark} {file.filename}{f' ({attributes})' if attributes else ''}\n{result.candidate.text}"
-            if passages and len(text) + 2 > budget:
+            budget -= len(text) + 2
+            if sources and budget < 0:
                 break
             passages.append(text)
-            budget -= len(text) + 2
-        return passages
+            sources.append(Source({"type": "file_citation", "file_id": file.id, "filename": file.filename}, mark))
+        return passages, sources
 
 
 def _queries(arguments: Mapping[str, object]) -> list[str]:
@@ -243,14 +238,3 @@ def _queries(arguments: Mapping[str, object]) -> list[str]:
     queries = argument if isinstance(argument, list) else [argument]
     texts = [query[:4096] for query in queries if isinstance(query, str) and query.strip()]
     return [*dict.fromkeys(texts)][:MAX_QUERIES]
-
-
-def _result(result: Ranked) -> dict[str, object]:
-    file = result.candidate.file
-    return {
-        "file_id": file.id,
-        "filename": file.filename,
-        "score": result.score,
-        "text": result.candidate.text,
-        "attributes": file.attributes or {},
-    }

@@ -17,11 +17,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Annotated, Literal, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import BATCH_LIFETIME, PIECE, File, Page, file_not_found, list_page, new_file_id
+from app.tools.files import BATCH_LIFETIME, PIECE, File, Page, RequestBody, file_not_found, list_page, new_file_id
 from app.tools.files.records import FileStore
 from app.tools.files.records.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 
@@ -159,16 +159,12 @@ MAX_PART_BYTES = 64 * 1024 * 1024
 MAX_PARTS_OF_FILE = 10_000
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow")  # unknown fields are reported in warnings
-
-
-class FileExpiry(_Body):
+class FileExpiry(RequestBody):
     anchor: Literal["created_at"] = "created_at"
     seconds: Annotated[int, Field(ge=MIN_LIFETIME, le=MAX_LIFETIME)]
 
 
-class CreateUpload(_Body):
+class CreateUpload(RequestBody):
     bytes: Annotated[int, Field(ge=1)]
     filename: Annotated[str, StringConstraints(min_length=1, max_length=4096), WITHOUT_NUL]
     mime_type: Annotated[str, StringConstraints(max_length=256)]  # ignored: the file name determines the type
@@ -176,7 +172,7 @@ class CreateUpload(_Body):
     expires_after: FileExpiry | None = None
 
 
-class CompleteUpload(_Body):
+class CompleteUpload(RequestBody):
     part_ids: Annotated[
         list[Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]],
         Field(min_length=1, max_length=MAX_PARTS_OF_FILE),

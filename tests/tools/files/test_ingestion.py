@@ -310,7 +310,7 @@ async def leave_behind(store: FileStore, job: Job, text: str) -> None:
         records._index(STORE.id).replace(job.row, [TextChunk(text)], "model", range(job.row + 1))
     else:
         assert isinstance(records, PostgresVectorStores)
-        assert await records._index.insert(job, [TextChunk(text)], "model")
+        assert await records._store_chunks(job, iter([TextChunk(text)]), "model")
 
 
 async def test_file_is_not_found_before_all_of_it_is_stored(database: FileDatabase) -> None:

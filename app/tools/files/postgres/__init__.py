@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from app.storage.object_storage import ObjectStorage
 from app.storage.postgres import PostgresTables
 from app.storage.tables import Transaction, execute
-from app.tools.files import VectorsUnsupported
-from app.tools.files.postgres.schema import POSTGRES_NAMES, NoVectorsError, PostgresDatabase, storable
+from app.tools.files.postgres.schema import POSTGRES_NAMES, PostgresDatabase, storable
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 from app.tools.files.records import FileStore
 from app.tools.files.records.contents import Pieces
@@ -40,10 +39,7 @@ class PostgresFileStore(FileStore):
         return len(await self._tables.execute(f"DELETE FROM antiphon_files WHERE {condition} RETURNING 1", *values))
 
     async def prepare_vectors(self) -> None:
-        try:
-            await self._db.prepare_vectors()
-        except NoVectorsError as error:
-            raise VectorsUnsupported(str(error)) from None
+        await self._db.prepare_vectors()
 
     async def check(self) -> None:
         await self._db.check()

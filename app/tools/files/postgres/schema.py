@@ -12,8 +12,8 @@ import asyncpg
 from app.errors import APIError
 from app.storage import Outage
 from app.storage.postgres import PostgresClient, in_postgres, read_postgres_url
-from app.storage.tables import Connection, Migrations, UnpreparedError, migrate
-from app.tools.files import FilesUnavailable
+from app.storage.tables import Connection, Migrations, migrate
+from app.tools.files import FilesUnavailable, VectorsUnsupported
 from app.tools.files.records.tables import FILE_TABLES
 
 _LOCK = 0x66696C65  # for migrations; other programs may use advisory locks too
@@ -140,16 +140,12 @@ _NO_EXTENSION = (
 )
 
 
-class NoVectorsError(UnpreparedError): ...
-
-
-async def migrate_vectors(connection: Connection) -> None:
-    """Raises `NoVectorsError`."""
+async def _create_vectors(connection: Connection) -> None:
     try:
         await migrate(connection, "antiphon_vectors_schema", _VECTORS_LOCK, Migrations([_VECTORS]))
     except _NO_EXTENSION as error:
         reason = str(error).splitlines()[0]
-        raise NoVectorsError(
+        raise VectorsUnsupported(
             f"embeddings need the extension `vector` (pgvector), which is not available: {reason}. Install pgvector on "
             "the database server, and run CREATE EXTENSION vector in the database as a user who may."
         ) from None
@@ -165,19 +161,10 @@ class PostgresDatabase(PostgresClient):
         self._has_vectors = False
 
     async def prepare_vectors(self) -> None:
-        if self._has_vectors:
-            return
-
-        async def create(connection: Connection) -> NoVectorsError | None:
-            try:
-                await migrate_vectors(connection)
-            except NoVectorsError as error:
-                return error  # not an outage
-            return None
-
-        if error := await self.transaction(create):
-            raise error
-        self._has_vectors = True
+        """Raises `VectorsUnsupported`."""
+        if not self._has_vectors:
+            await self.transaction(_create_vectors)
+            self._has_vectors = True
 
     def unavailable(self, reason: str) -> APIError:
         return self._outage.begins(reason)

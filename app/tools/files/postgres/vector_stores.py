@@ -27,8 +27,8 @@ from typing import NamedTuple, TypeVar
 import apsw
 
 from app.storage.tables import Connection, Rows, Tables
-from app.tools.files import FilesUnavailable
-from app.tools.files.postgres.schema import NoVectorsError, PostgresDatabase, storable
+from app.tools.files import FilesUnavailable, VectorsUnsupported
+from app.tools.files.postgres.schema import PostgresDatabase, storable
 from app.tools.files.vector_stores.ranking import (
     K1,
     LENGTH_WEIGHT,
@@ -176,22 +176,31 @@ class PostgresVectorStores(VectorStoreRecords):
         return await self._tables.execute(_CLAIM, excluded, claim, lease)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        # First deletes chunks from earlier attempts.
+        stored = await self._store_chunks(job, iter(chunks), model)
+        return bool(stored and await self._tables.execute(_COMPLETE, job.row, job.claim, *stored))
+
+    async def _store_chunks(
+        self, job: Job, chunks: Iterator[TextChunk], model: str
+    ) -> tuple[int, int, int, str | None] | None:
+        """
+        Store a claimed file's chunks, not searchable yet. First deletes chunks from earlier attempts.
+
+        Returns their number, words, bytes and vector space; None if the claim was lost.
+        """
         while erased := await self._claimed(job, lambda connection: connection.fetch(_ERASE, job.row)):
             pass
         if erased is None:
-            return False
+            return None
         count = words = size = 0
         space: str | None = None
-        remaining = iter(chunks)
-        while rows := await self._next_rows(job.store_id, remaining, model):
+        while rows := await self._next_rows(job.store_id, chunks, model):
             if not await self._insert(job, count, rows):
-                return False
+                return None
             count += len(rows.texts)
             words += sum(rows.lengths)
             size += rows.bytes
             space = rows.space or space
-        return bool(await self._tables.execute(_COMPLETE, job.row, job.claim, count, words, size, space))
+        return count, words, size, space
 
     async def _next_rows(self, store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:
         """Return None at the end."""
@@ -302,7 +311,7 @@ class PostgresVectorStores(VectorStoreRecords):
     async def _prepare_vectors(self) -> None:
         try:
             await self._db.prepare_vectors()
-        except NoVectorsError as error:
+        except VectorsUnsupported as error:
             raise self._db.unavailable(str(error)) from None
 
 

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
@@ -21,7 +20,7 @@ from app.tools.files import FilesUnavailable
 from app.tools.files.records import FileStore
 from app.tools.files.records.contents import Pieces
 from app.tools.files.records.tables import FILE_TABLES
-from app.tools.files.sqlite.index import Index, delete_index
+from app.tools.files.sqlite.index import Index
 from app.tools.files.vector_stores.records import Job, Query, TextChunk
 from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, VectorStoreRecords
 
@@ -153,20 +152,20 @@ class SQLiteVectorStores(VectorStoreRecords):
     async def delete(self, owner: str, store_id: str) -> bool:
         deleted = await super().delete(owner, store_id)
         if deleted:
-            await self._in_thread(lambda: delete_index(self._path(store_id)))
+            await self._in_thread(self._index(store_id).delete)
         return deleted
 
     async def delete_chunks(self, entries: Rows) -> None:
         for store_id, row in entries:
-            await self._in_thread(partial(self._index(store_id).remove, row))
+            await self._in_thread(self._index(store_id).remove, row)
 
     async def _text_of(self, store_id: str, file: int) -> list[str]:
-        return await self._in_thread(lambda: self._index(store_id).text(file))
+        return await self._in_thread(self._index(store_id).text, file)
 
     async def _found(
         self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> list[FoundChunk]:
-        return await self._in_thread(lambda: self._index(store_id).search(search_query, limit, files))
+        return await self._in_thread(self._index(store_id).search, search_query, limit, files)
 
     async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
         if not await self._tables.fetch(_NEXT, excluded):
@@ -185,10 +184,10 @@ class SQLiteVectorStores(VectorStoreRecords):
         if job.row not in alive:
             return False
         index = self._index(job.store_id)
-        size = await self._in_thread(lambda: index.replace(job.row, chunks, model, alive))
+        size = await self._in_thread(index.replace, job.row, chunks, model, alive)
         completed = bool(await self._tables.execute(_COMPLETE, job.row, job.claim, size))
         if not completed:
-            await self._in_thread(lambda: index.remove(job.row))
+            await self._in_thread(index.remove, job.row)
         return completed
 
     async def sweep(self) -> None:
@@ -196,24 +195,21 @@ class SQLiteVectorStores(VectorStoreRecords):
         await super().sweep()
         # The indexes are listed before the stores are read: a store missing afterwards was deleted, permanently. An
         # empty store's index is retained, since files can be added at any time, and other processes may have it open.
-        indexes = await self._in_thread(lambda: [*self._folder.glob("*.db")])
+        indexes = await self._in_thread(lambda: [Index(path) for path in self._folder.glob("*.db")])
         stores = {store for (store,) in await self._tables.fetch("SELECT id FROM antiphon_vector_stores")}
-        for path in indexes:
-            if path.stem not in stores:
-                await self._in_thread(partial(delete_index, path))
+        for index in indexes:
+            if index.store_id not in stores:
+                await self._in_thread(index.delete)
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         except (apsw.Error, OSError, UnpreparedError) as error:
             logger.error("vector index unavailable", extra={"error": type(error).__name__, "reason": str(error)})
             raise FilesUnavailable from None
 
     def _index(self, store_id: str) -> Index:
-        return Index(self._path(store_id))
-
-    def _path(self, store_id: str) -> Path:
-        return self._folder / f"{store_id}.db"
+        return Index(self._folder / f"{store_id}.db")

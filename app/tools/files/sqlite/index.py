@@ -52,6 +52,7 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.store_id = path.stem
 
     def replace(self, file: int, chunks: Iterable[TextChunk], model: str, alive: Collection[int]) -> int:
         """
@@ -105,11 +106,15 @@ class Index:
                     similarities |= _similarities(db, vector, _OF_IDS, ids=others)
             ids = [*(scores | similarities)]
             rows = query(db, f"SELECT id, text FROM chunks {_OF_IDS}", {"ids": ids})
-            store = self._path.stem
             return [
-                FoundChunk(f"{store}:{key}", key >> NUMBER_BITS, text, scores.get(key), similarities.get(key))
+                FoundChunk(f"{self.store_id}:{key}", key >> NUMBER_BITS, text, scores.get(key), similarities.get(key))
                 for key, text in rows
             ]
+
+    def delete(self) -> None:
+        """Also deletes the write-ahead log and shared-memory file."""
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 
     @contextmanager
     def _open(self) -> Iterator[apsw.Connection]:
@@ -119,12 +124,6 @@ class Index:
             db.enable_load_extension(False)
             migrate_tables(db, _MIGRATIONS)
             yield db
-
-
-def delete_index(path: Path) -> None:
-    """Also deletes the write-ahead log and shared-memory file."""
-    for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        name.unlink(missing_ok=True)
 
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: Sequence[int] | None) -> dict[int, float]:

@@ -128,7 +128,10 @@ class VectorStores:
         return {
             "object": "vector_store.search_results.page",
             "search_query": body.queries(),
-            "data": [_search_result(result) for result in results],
+            "data": [
+                {**result.resource(), "content": [{"type": "text", "text": result.candidate.text}]}
+                for result in results
+            ],
             "has_more": False,
             "next_page": None,
         }
@@ -278,14 +281,3 @@ def _store_not_found(store_id: str) -> NotFound:
 
 def _new_file(body: AddFile, access: KeyAccess, param: str) -> NewStoreFile:
     return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy(), access.name, param)
-
-
-def _search_result(result: Ranked) -> dict[str, object]:
-    file = result.candidate.file
-    return {
-        "file_id": file.id,
-        "filename": file.filename,
-        "score": result.score,
-        "attributes": file.attributes or {},
-        "content": [{"type": "text", "text": result.candidate.text}],
-    }

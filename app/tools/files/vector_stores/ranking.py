@@ -15,24 +15,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from app.tools.files import RequestBody
 from app.tools.files.vector_stores.records import Candidate
 
 MAX_RESULTS = 50
 
 
-class HybridWeights(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
+class HybridWeights(RequestBody):
     embedding_weight: Annotated[float, Field(ge=0)] = 1.0
     text_weight: Annotated[float, Field(ge=0)] = 1.0
 
 
-class RankingOptions(BaseModel):
+class RankingOptions(RequestBody):
     """All `ranker` values select the same ranker."""
-
-    model_config = ConfigDict(extra="allow")
 
     ranker: Literal["none", "auto", "default-2024-11-15", "default_2024_08_21"] | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -44,6 +41,16 @@ class Ranked(NamedTuple):
 
     candidate: Candidate
     score: float
+
+    def resource(self) -> dict[str, object]:
+        """Without the text."""
+        file = self.candidate.file
+        return {
+            "file_id": file.id,
+            "filename": file.filename,
+            "score": self.score,
+            "attributes": file.attributes or {},
+        }
 
 
 def rank(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -> list[Ranked]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.core.types.content import tag_of
 from app.core.types.request import WITHOUT_NUL, Metadata
+from app.tools.files import RequestBody
 from app.tools.files.vector_stores.ranking import MAX_RESULTS, RankingOptions
 from app.tools.files.vector_stores.records import ChunkingStrategy
 
@@ -71,7 +73,7 @@ def _in(attribute: object, values: object) -> bool:
     return any(_equal(attribute, value) for value in (values if isinstance(values, list) else [values]))
 
 
-def _ordered(compare: Callable[[object, Any], bool]) -> Callable[[object, object], bool]:
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[object, object], bool]:
     def compare_ordered(left: object, right: object) -> bool:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (left, right))
         texts = isinstance(left, str) and isinstance(right, str)
@@ -83,10 +85,10 @@ def _ordered(compare: Callable[[object, Any], bool]) -> Callable[[object, object
 _COMPARISONS: dict[str, Callable[[object, object], bool]] = {
     "eq": _equal,
     "ne": lambda left, right: not _equal(left, right),
-    "gt": _ordered(lambda left, right: left > right),
-    "gte": _ordered(lambda left, right: left >= right),
-    "lt": _ordered(lambda left, right: left < right),
-    "lte": _ordered(lambda left, right: left <= right),
+    "gt": _ordered(operator.gt),
+    "gte": _ordered(operator.ge),
+    "lt": _ordered(operator.lt),
+    "lte": _ordered(operator.le),
     "in": _in,
     "nin": lambda left, right: not _in(left, right),
 }
@@ -104,10 +106,8 @@ AttributeValues: TypeAlias = Annotated[
 ]
 
 
-class _Body(BaseModel):
-    """Null fields count as absent; unknown fields are reported in warnings."""
-
-    model_config = ConfigDict(extra="allow")
+class _Body(RequestBody):
+    """Null fields count as absent."""
 
     @model_validator(mode="before")
     @classmethod
@@ -165,10 +165,8 @@ class CreateVectorStore(_Body):
     metadata: Metadata | None = None
 
 
-class UpdateVectorStore(BaseModel):
+class UpdateVectorStore(RequestBody):
     """`POST /vector_stores/{id}`. Null removes the expiry or metadata; absent fields are unchanged."""
-
-    model_config = ConfigDict(extra="allow")
 
     name: Name | None = None
     expires_after: ExpiresAfter | None = None
@@ -183,10 +181,8 @@ class AddFile(_Body):
     chunking_strategy: Chunking = AutoChunking()
 
 
-class UpdateFile(BaseModel):
+class UpdateFile(RequestBody):
     """`POST /vector_stores/{id}/files/{file_id}`."""
-
-    model_config = ConfigDict(extra="allow")
 
     attributes: AttributeValues | None
 
