@@ -270,4 +270,5 @@ class PostgresTables:
             # Sent together, without waiting for each result.
             await connection.executemany(text, [[*map(self._storable, values)] for values in statement.many])
             return []
-        return await connection.fetch(text, *map(self._storable, statement.values))
+        rows: Rows = await connection.fetch(text, *map(self._storable, statement.values))
+        return rows

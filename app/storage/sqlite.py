@@ -207,7 +207,7 @@ class SQLiteTables:
         return await self._db.read(read)
 
     async def snapshot(self, transaction: Callable[[], Transaction[T]]) -> T:
-        """Read-only statements, none of which sees later commits."""
+        """Run read-only statements that see no later commits."""
 
         def work(db: apsw.Connection) -> T:
             db.execute("BEGIN")

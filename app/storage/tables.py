@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 T = TypeVar("T")
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
+Connection: TypeAlias = Any  # asyncpg has no types
 
 
 class Statement(NamedTuple):
@@ -67,24 +68,8 @@ def substitute(text: str, words: Mapping[str, str]) -> str:
     return text
 
 
-class Connection(Protocol):
-    def transaction(self) -> Any: ...
-
-    async def execute(self, query: str, *arguments: object) -> object: ...
-
-    async def executemany(self, query: str, arguments: Any) -> None: ...
-
-    async def fetch(self, query: str, *arguments: object) -> list[Any]: ...
-
-    async def fetchval(self, query: str, *arguments: object) -> Any: ...
-
-
 class UnpreparedError(Exception):
-    """The message contains the reason."""
-
-
-class SchemaTooNewError(UnpreparedError):
-    """A later version of this server created the tables."""
+    """The tables cannot be created or migrated. The message contains the reason."""
 
 
 class Migrations(NamedTuple):
@@ -101,7 +86,7 @@ class Migrations(NamedTuple):
     def pending(self, version: int) -> Sequence[str]:
         """Statements that migrate from a version; raises `UnpreparedError`."""
         if version > self.newest:
-            raise SchemaTooNewError(f"the tables have version {version}, and this server knows {self.newest}")
+            raise UnpreparedError(f"the tables have version {version}, and this server knows {self.newest}")
         if version == 0:
             return self.statements
         if version < self.first:

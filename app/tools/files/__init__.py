@@ -8,16 +8,13 @@ Files and vector stores have an owner (a hash of the caller's key). Unknown ids,
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from app.errors import APIError, InvalidRequest, NotFound
-from app.storage.tables import Row, Tables
-
-T = TypeVar("T")
+from app.storage.tables import Rows, Tables
 
 # By URL scheme. Any other name is an import path, `package.module:Class`.
 FILE_STORES = {
@@ -63,46 +60,32 @@ class Page:
     after: str | None = None
     before: str | None = None
 
-    def cursors(self) -> list[tuple[str, str, str]]:
-        """Return each cursor's name, id and comparison operator, `<` or `>`."""
-        cursors = [("after", self.after, self.descending), ("before", self.before, not self.descending)]
-        return [(name, cursor, "<" if below else ">") for name, cursor, below in cursors if cursor is not None]
-
-    @property
-    def _backwards(self) -> bool:
-        """With `before` alone, the page contains the entries nearest to the cursor."""
-        return self.before is not None and self.after is None
-
-    @property
-    def order(self) -> str:
-        """For SQL: `ASC` or `DESC`. Callers read `limit + 1` entries."""
-        return "DESC" if self.descending != self._backwards else "ASC"
-
-    def trim(self, entries: list[T]) -> tuple[list[T], bool]:
-        """Trim the entries read to the page, in page order. Also returns whether more exist."""
-        more, entries = len(entries) > self.limit, entries[: self.limit]
-        return (entries[::-1] if self._backwards else entries), more
-
 
 async def fetch_page(
     tables: Tables, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-) -> tuple[Sequence[Row], bool]:
+) -> tuple[Rows, bool]:
     """
     Return a page of rows and whether more exist; raises `UnknownCursor`.
 
     Cursors are values in the column `id`. `where` and `values` filter the rows.
     """
     conditions, bounds = [where], [*values]
-    for name, row_id, comparison in page.cursors():
+    for name, row_id, below in (("after", page.after, page.descending), ("before", page.before, not page.descending)):
+        if row_id is None:
+            continue
         cursor = f"SELECT {{row}} FROM {table} WHERE {where} AND id = ${len(values) + 1}"
         rows = await tables.fetch(cursor, *values, row_id)
         if not rows:
             raise UnknownCursor(name, row_id)
         bounds.append(rows[0][0])
-        conditions.append(f"{{row}} {comparison} ${len(bounds)}")
-    limit = f"LIMIT ${len(bounds) + 1}"
-    statement = f"{select} WHERE {' AND '.join(conditions)} ORDER BY {{row}} {page.order} {limit}"
-    return page.trim([*await tables.fetch(statement, *bounds, page.limit + 1)])
+        conditions.append(f"{{row}} {'<' if below else '>'} ${len(bounds)}")
+    # With `before` alone, the page contains the entries nearest to the cursor.
+    backwards = page.before is not None and page.after is None
+    order = f"ORDER BY {{row}} {'DESC' if page.descending != backwards else 'ASC'} LIMIT ${len(bounds) + 1}"
+    statement = f"{select} WHERE {' AND '.join(conditions)} {order}"
+    found = await tables.fetch(statement, *bounds, page.limit + 1)
+    rows = found[: page.limit]
+    return (rows[::-1] if backwards else rows), len(found) > page.limit
 
 
 def list_page(data: list[Any], more: bool) -> dict[str, object]:
