@@ -8,11 +8,14 @@ the unit to add to `{moment}`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
+S = TypeVar("S", bound="_HasTables")
+P = ParamSpec("P")
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
 Connection: TypeAlias = Any  # asyncpg has no types
@@ -50,6 +53,23 @@ class Tables(Protocol):
     def advisory_lock(self, key: str) -> Transaction[None]:
         """Lock a key, such as an owner, until the transaction ends."""
         ...
+
+
+class _HasTables(Protocol):
+    @property
+    def _tables(self) -> Tables: ...
+
+
+def in_transaction(
+    method: Callable[Concatenate[S, P], Transaction[T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Run a method as a transaction in `self._tables`; see `Tables.run`."""
+
+    @wraps(method)
+    async def run(self: S, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return await self._tables.run(lambda: method(self, *arguments, **named))
+
+    return run
 
 
 def execute(text: str, *values: object) -> Statement:

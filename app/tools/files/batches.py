@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from app.core.json_values import json_object
+from app.core.types import json_object
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.core.usage import token_count
 from app.errors import InvalidRequest, NotFound

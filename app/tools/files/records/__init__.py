@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 from app.storage.object_storage import ObjectStorage
-from app.storage.tables import Tables, Transaction
+from app.storage.tables import Tables, Transaction, in_transaction
 from app.tools.files import File, Page, fetch_page
 from app.tools.files.records.attachments import Attachments
 from app.tools.files.records.batches import BatchRecords
@@ -67,16 +67,13 @@ class FileStore(ABC):
         """Delete the pieces of a file or part that was never added."""
         await self._written.discard(content_id)
 
-    async def add(self, file: File, limit: int | None = None) -> bool:
+    @in_transaction
+    def add(self, file: File, limit: int | None = None) -> Transaction[bool]:
         """Make a written file visible; return False if the owner's files would exceed `limit` bytes in total."""
-
-        def transaction() -> Transaction[bool]:
-            if not (yield from within_limit(self._tables, file.owner, file.bytes, limit)):
-                return False
-            yield from add_file(file)
-            return True
-
-        return await self._tables.run(transaction)
+        if not (yield from within_limit(self._tables, file.owner, file.bytes, limit)):
+            return False
+        yield from add_file(file)
+        return True
 
     async def stored_bytes(self, owner: str) -> int:
         """Includes pending uploads."""

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from app.storage.tables import Tables, Transaction, execute
+from app.storage.tables import Tables, Transaction, execute, in_transaction
 from app.tools.files import PIECE
 from app.tools.files.records.contents import ObjectContents, Owner, claim_content
 from app.tools.files.records.uploads import within_limit
@@ -72,14 +72,6 @@ class Attachments:
         """
         content_id, size, number = f"object-{secrets.token_hex(12)}", 0, 0
         added = None
-
-        def transaction(new: Attachment) -> Transaction[bool]:
-            if not (yield from within_limit(self._tables, new.owner, new.bytes, limit)):
-                return False
-            yield execute(_ADD, *new)
-            yield from claim_content(new.id, "attachment")
-            return True
-
         try:
             async for piece in pieces:
                 await self._objects.write(content_id, number, piece)
@@ -88,13 +80,21 @@ class Attachments:
                 await self._objects.write(content_id, 0, b"")
             await self._objects.finish(content_id)
             new = attachment._replace(id=content_id, bytes=size)
-            if await self._tables.run(lambda: transaction(new)):
+            if await self._add(new, limit):
                 added = new
         finally:
             if not added:
                 with suppress(Exception):  # the next sweep deletes the rest
                     await self._objects.discard(content_id)
         return added
+
+    @in_transaction
+    def _add(self, new: Attachment, limit: int | None) -> Transaction[bool]:
+        if not (yield from within_limit(self._tables, new.owner, new.bytes, limit)):
+            return False
+        yield execute(_ADD, *new)
+        yield from claim_content(new.id, "attachment")
+        return True
 
     async def list(self, owner: str, place: str) -> Sequence[Attachment]:
         return [Attachment(*row) for row in await self._tables.fetch(_LIST, owner, place)]

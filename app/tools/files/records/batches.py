@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 import orjson
 
-from app.storage.tables import Row, Tables, Transaction, execute, execute_many
+from app.storage.tables import Row, Tables, Transaction, execute, execute_many, in_transaction
 from app.tools.files import BATCH_LIFETIME, File, Page, fetch_page
 from app.tools.files.records.uploads import add_file
 
 MAX_UNFINISHED = 100  # per owner
+
+
+_TIMED = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")  # statuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,8 @@ class BatchJob:
             "output_file_id": self.output_file,
             "error_file_id": self.error_file,
             "created_at": self.created_at,
-            "in_progress_at": self.times.get("in_progress"),
             "expires_at": self.expires_at,
-            "finalizing_at": self.times.get("finalizing"),
-            "completed_at": self.times.get("completed"),
-            "failed_at": self.times.get("failed"),
-            "expired_at": self.times.get("expired"),
-            "cancelling_at": self.times.get("cancelling"),
-            "cancelled_at": self.times.get("cancelled"),
+            **{f"{status}_at": self.times.get(status) for status in _TIMED},
             "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
             "usage": {
                 "input_tokens": input_tokens,
@@ -155,22 +152,17 @@ class BatchRecords:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def create(self, batch: BatchJob) -> bool:
+    @in_transaction
+    def create(self, batch: BatchJob) -> Transaction[bool]:
         """Return False, without changes, if the owner already has `MAX_UNFINISHED`."""
+        yield from self._tables.advisory_lock(batch.owner)
+        count = f"SELECT count(*) FROM antiphon_request_batches WHERE owner = $1 AND status NOT IN {_ENDED}"
+        ((number,),) = yield execute(count, batch.owner)
+        if number >= MAX_UNFINISHED:
+            return False
         metadata = None if batch.metadata is None else orjson.dumps(batch.metadata).decode()
-        values = (*astuple(batch)[:8], metadata)  # fields are in column order
-
-        def transaction() -> Transaction[bool]:
-            yield from self._tables.advisory_lock(batch.owner)
-            unfinished = f"owner = $1 AND status NOT IN {_ENDED}"
-            count = f"SELECT count(*) FROM antiphon_request_batches WHERE {unfinished}"
-            ((number,),) = yield execute(count, batch.owner)
-            if number >= MAX_UNFINISHED:
-                return False
-            yield execute(_CREATE, *values)
-            return True
-
-        return await self._tables.run(transaction)
+        yield execute(_CREATE, *astuple(batch)[:8], metadata)  # fields are in column order
+        return True
 
     async def get(self, owner: str, batch_id: str) -> BatchJob | None:
         rows = await self._tables.fetch(f"{_BATCH} WHERE id = $1 AND owner = $2", batch_id, owner)
@@ -181,70 +173,62 @@ class BatchRecords:
         rows, more = await fetch_page(self._tables, _BATCH, table, "owner = $1", (owner,), page)
         return [_batch_of(row) for row in rows], more
 
-    async def cancel(self, owner: str, batch_id: str) -> bool:
+    @in_transaction
+    def cancel(self, owner: str, batch_id: str) -> Transaction[bool]:
         """Return False, without changes, if the batch has ended."""
-
-        def transaction() -> Transaction[bool]:
-            where = "id = $1 AND owner = $2 AND status IN ('validating', 'in_progress')"
-            rows = yield execute(f"{_BATCH} WHERE {where} FOR UPDATE", batch_id, owner)
-            return bool(rows) and (yield from _move(_batch_of(rows[0]), None, "cancelling"))
-
-        return await self._tables.run(transaction)
+        where = "id = $1 AND owner = $2 AND status IN ('validating', 'in_progress')"
+        rows = yield execute(f"{_BATCH} WHERE {where} FOR UPDATE", batch_id, owner)
+        return bool(rows) and (yield from _move(_batch_of(rows[0]), None, "cancelling"))
 
     async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
         """Claim a batch whose file must be read, or which must be ended."""
         if not await self._tables.fetch(_NEXT_BATCH.partition("FOR UPDATE")[0]):
             return None  # without a lock
+        return await self._claim_batch(worker, lease)
 
-        def transaction() -> Transaction[BatchJob | None]:
-            rows = yield execute(_NEXT_BATCH)
-            for row in rows:
-                claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
-                yield execute(claim, row[0], worker, lease)
-                # A process that died may have stored some requests.
-                delete = "DELETE FROM antiphon_batch_requests WHERE batch = $1"
-                if _batch_of(row).status == "validating":
-                    yield execute(delete, row[0])
-            return _batch_of(rows[0]) if rows else None
+    @in_transaction
+    def _claim_batch(self, worker: str, lease: float) -> Transaction[BatchJob | None]:
+        rows = yield execute(_NEXT_BATCH)
+        if not rows:
+            return None
+        batch = _batch_of(rows[0])
+        claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
+        yield execute(claim, batch.id, worker, lease)
+        if batch.status == "validating":
+            # A process that died may have stored some requests.
+            yield execute("DELETE FROM antiphon_batch_requests WHERE batch = $1", batch.id)
+        return batch
 
-        return await self._tables.run(transaction)
+    @in_transaction
+    def add_requests(self, batch: BatchJob, worker: str, lines: Sequence[BatchRequest]) -> Transaction[bool]:
+        if not (yield execute(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", batch.id, worker)):
+            return False
+        add = "INSERT INTO antiphon_batch_requests (batch, line, custom_id, body) VALUES ($1, $2, $3, $4)"
+        yield execute_many(add, [(batch.id, *line) for line in lines])
+        return True
 
-    async def add_requests(self, batch: BatchJob, worker: str, lines: Sequence[BatchRequest]) -> bool:
-        def transaction() -> Transaction[bool]:
-            if not (
-                yield execute(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", batch.id, worker)
-            ):
-                return False
-            add = "INSERT INTO antiphon_batch_requests (batch, line, custom_id, body) VALUES ($1, $2, $3, $4)"
-            yield execute_many(add, [(batch.id, *line) for line in lines])
-            return True
-
-        return await self._tables.run(transaction)
-
-    async def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> bool:
+    @in_transaction
+    def begin(self, batch: BatchJob, worker: str, total: int, model: str | None) -> Transaction[bool]:
         """Start running a claimed batch, after its file was read."""
-        return await self._tables.run(lambda: _move(batch, worker, "in_progress", total=total, model=model))
+        return (yield from _move(batch, worker, "in_progress", total=total, model=model))
 
-    async def end(
+    @in_transaction
+    def end(
         self,
         batch: BatchJob,
         worker: str,
         status: str,
         files: Mapping[str, File] | None = None,
         errors: Sequence[Mapping[str, object]] = (),
-    ) -> bool:
+    ) -> Transaction[bool]:
         """End a claimed batch, with its files by `output` and `error`, or with the `errors` in its input file."""
-
-        def transaction() -> Transaction[bool]:
-            columns = {f"{name}_file": file.id for name, file in (files or {}).items()}
-            if not (yield from _move(batch, worker, status, errors=orjson.dumps([*errors]).decode(), **columns)):
-                return False
-            for file in (files or {}).values():
-                yield from add_file(file)
-            yield execute("DELETE FROM antiphon_batch_requests WHERE batch = $1", batch.id)
-            return True
-
-        return await self._tables.run(transaction)
+        columns = {f"{name}_file": file.id for name, file in (files or {}).items()}
+        if not (yield from _move(batch, worker, status, errors=orjson.dumps([*errors]).decode(), **columns)):
+            return False
+        for file in (files or {}).values():
+            yield from add_file(file)
+        yield execute("DELETE FROM antiphon_batch_requests WHERE batch = $1", batch.id)
+        return True
 
     async def claim_requests(self, worker: str, lease: float, max_running: int) -> Sequence[ClaimedRequest]:
         """Claim requests, taking turns between owners. At most `max_running` run at once in all processes."""
@@ -252,61 +236,58 @@ class BatchRecords:
             return []
         if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= max_running:
             return []  # without the lock, which blocks all processes
+        return await self._claim_requests(worker, lease, max_running)
 
-        def transaction() -> Transaction[Sequence[ClaimedRequest]]:
-            yield from self._tables.advisory_lock("batches")
-            running = {str(row[0]): int(row[1]) for row in (yield execute(_RUNNING))}
-            free = min(max_running - sum(running.values()), CLAIMED)
-            batches: dict[str, str] = {row[0]: row[1] for row in (yield execute(_OPEN))}
-            of_owners = Counter[str]()
-            for batch_id, owner in batches.items():
-                of_owners[owner] += running.get(batch_id, 0)
-            lines: dict[str, list[Row]] = {}
-            chosen: list[tuple[str, Row]] = []
-            while batches and len(chosen) < free:
-                batch_id = min(batches, key=lambda batch_id: of_owners[batches[batch_id]])
-                if batch_id not in lines:
-                    lines[batch_id] = [*(yield execute(_NEXT_LINES, batch_id, free))]
-                if lines[batch_id]:
-                    chosen.append((batch_id, lines[batch_id].pop(0)))
-                    of_owners[batches[batch_id]] += 1
-                else:
-                    del batches[batch_id]
-            yield execute_many(_CLAIM_LINE, [(batch_id, row[0], worker, lease) for batch_id, row in chosen])
-            claimed: dict[str, BatchJob] = {}
-            for batch_id in dict(chosen):
-                (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)
-                claimed[batch_id] = _batch_of(row)
-            return [
-                ClaimedRequest(claimed[batch_id], BatchRequest(line, custom_id, bytes(body)), attempts + 1)
-                for batch_id, (line, custom_id, body, attempts) in chosen
-            ]
+    @in_transaction
+    def _claim_requests(self, worker: str, lease: float, max_running: int) -> Transaction[Sequence[ClaimedRequest]]:
+        yield from self._tables.advisory_lock("batches")
+        running = {str(row[0]): int(row[1]) for row in (yield execute(_RUNNING))}
+        free = min(max_running - sum(running.values()), CLAIMED)
+        batches: dict[str, str] = {row[0]: row[1] for row in (yield execute(_OPEN))}
+        of_owners = Counter[str]()
+        for batch_id, owner in batches.items():
+            of_owners[owner] += running.get(batch_id, 0)
+        lines: dict[str, list[Row]] = {}
+        chosen: list[tuple[str, Row]] = []
+        while batches and len(chosen) < free:
+            batch_id = min(batches, key=lambda batch_id: of_owners[batches[batch_id]])
+            if batch_id not in lines:
+                lines[batch_id] = [*(yield execute(_NEXT_LINES, batch_id, free))]
+            if lines[batch_id]:
+                chosen.append((batch_id, lines[batch_id].pop(0)))
+                of_owners[batches[batch_id]] += 1
+            else:
+                del batches[batch_id]
+        yield execute_many(_CLAIM_LINE, [(batch_id, row[0], worker, lease) for batch_id, row in chosen])
+        claimed: dict[str, BatchJob] = {}
+        for batch_id in dict(chosen):
+            (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)
+            claimed[batch_id] = _batch_of(row)
+        return [
+            ClaimedRequest(claimed[batch_id], BatchRequest(line, custom_id, bytes(body)), attempts + 1)
+            for batch_id, (line, custom_id, body, attempts) in chosen
+        ]
 
-        return await self._tables.run(transaction)
-
-    async def renew(
+    @in_transaction
+    def renew(
         self, worker: str, lease: float, batch_id: str | None, lines: Collection[tuple[str, int]]
-    ) -> set[tuple[str, int]]:
+    ) -> Transaction[set[tuple[str, int]]]:
         """
         Renew a process's claims: on the batch it reads or ends, and on requests, by batch and number.
 
         Returns the requests to continue. Claims not listed here expire.
         """
-
-        def transaction() -> Transaction[set[tuple[str, int]]]:
-            until = "claimed_until = {now} + $3"
-            if batch_id is not None:
-                yield execute(f"UPDATE antiphon_request_batches SET {until} WHERE {_HELD}", batch_id, worker, lease)
-            if not lines:
-                return set()
-            ordered = sorted(lines)  # a fixed order, to prevent deadlocks
-            yield execute_many(_RENEW_LINE, [(*line, worker, lease) for line in ordered])
-            held = {(str(row[0]), int(row[1])) for row in (yield execute(_HELD_LINES, worker))}
-            # The other requests belong to cancelled or expired batches.
-            yield execute_many(_GIVE_BACK_LINE, [(*line, worker) for line in ordered if line not in held])
-            return held.intersection(lines)
-
-        return await self._tables.run(transaction)
+        until = "claimed_until = {now} + $3"
+        if batch_id is not None:
+            yield execute(f"UPDATE antiphon_request_batches SET {until} WHERE {_HELD}", batch_id, worker, lease)
+        if not lines:
+            return set()
+        ordered = sorted(lines)  # a fixed order, to prevent deadlocks
+        yield execute_many(_RENEW_LINE, [(*line, worker, lease) for line in ordered])
+        held = {(str(row[0]), int(row[1])) for row in (yield execute(_HELD_LINES, worker))}
+        # The other requests belong to cancelled or expired batches.
+        yield execute_many(_GIVE_BACK_LINE, [(*line, worker) for line in ordered if line not in held])
+        return held.intersection(lines)
 
     async def release(self, claimed: ClaimedRequest, worker: str, delay: float, *, failed: bool) -> None:
         """Release a request, to be run after `delay` seconds. Only attempts that `failed` count."""
@@ -317,22 +298,17 @@ class BatchRecords:
         values = (claimed.batch.id, claimed.request.number, worker, delay, 0 if failed else 1)
         await self._tables.execute(release, *values)
 
-    async def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> bool:
-        batch_id = claimed.batch.id
-
-        def transaction() -> Transaction[bool]:
-            status = "completed" if result.succeeded else "failed"
-            held = (batch_id, claimed.request.number, worker)
-            if not (yield execute(_FINISH, *held, status, result.output)):
-                return False
-            counts = (int(result.succeeded), int(not result.succeeded), *result.usage)
-            ((done, total, batch_status),) = yield execute(_COUNT, batch_id, *counts)
-            if done == total and batch_status == "in_progress":
-                (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)
-                yield from _move(_batch_of(row), None, "finalizing")
-            return True
-
-        return await self._tables.run(transaction)
+    @in_transaction
+    def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> Transaction[bool]:
+        batch_id, status = claimed.batch.id, "completed" if result.succeeded else "failed"
+        if not (yield execute(_FINISH, batch_id, claimed.request.number, worker, status, result.output)):
+            return False
+        counts = (int(result.succeeded), int(not result.succeeded), *result.usage)
+        ((done, total, batch_status),) = yield execute(_COUNT, batch_id, *counts)
+        if done == total and batch_status == "in_progress":
+            (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)
+            yield from _move(_batch_of(row), None, "finalizing")
+        return True
 
     async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
         """Return the next requests in a batch: number, id, success (None if not run) and result."""

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from app.storage import Outage
 from app.storage.object_storage import ObjectStorage, ObjectWriter
-from app.storage.tables import Row, Statement, Tables, Transaction, execute, execute_many
+from app.storage.tables import Rows, Tables, Transaction, execute, execute_many, in_transaction
 from app.tools.files import ABANDONED_AFTER, FilesUnavailable
 
 
@@ -73,8 +73,7 @@ class Pieces:
         """All pieces are already stored."""
 
     async def discard(self, content_id: str) -> None:
-        unclaim = execute("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", content_id)
-        await self._tables.run(lambda: _remove(unclaim))
+        await self._remove("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", content_id)
         await self.delete_removed()
 
     async def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
@@ -87,14 +86,21 @@ class Pieces:
 
     async def delete_abandoned(self) -> None:
         """Mark abandoned uploads as removed."""
-        abandoned = execute(_DELETE_ABANDONED, ABANDONED_AFTER)
-        while await self._tables.run(lambda: _remove(abandoned)) == _REMOVED:
+        while await self._remove(_DELETE_ABANDONED, ABANDONED_AFTER) == _REMOVED:
             pass
 
     async def delete_removed(self) -> None:
-        while await self._tables.run(self._delete_some):
+        while await self._delete_some():
             pass
 
+    @in_transaction
+    def _remove(self, delete: str, *values: object) -> Transaction[int]:
+        """Mark contents as removed; `delete` returns their ids. Return their number."""
+        deleted: Rows = yield execute(delete, *values)
+        yield execute_many("INSERT INTO antiphon_removed (content) VALUES ($1)", [(*row,) for row in deleted])
+        return len(deleted)
+
+    @in_transaction
     def _delete_some(self) -> Transaction[bool]:
         """Return False if nothing remains."""
         removed = yield execute(_LIST_REMOVED)
@@ -110,13 +116,6 @@ class Pieces:
         """Also delete chunks listed in `antiphon_removed`; return whether none remain."""
         yield from ()
         return True
-
-
-def _remove(delete: Statement) -> Transaction[int]:
-    """Mark contents as removed; `delete` returns their ids. Return their number."""
-    deleted: Sequence[Row] = yield delete
-    yield execute_many("INSERT INTO antiphon_removed (content) VALUES ($1)", [(*row,) for row in deleted])
-    return len(deleted)
 
 
 _READ = 4 * 1024 * 1024  # bytes per request; between requests, a slow client holds no connection
@@ -150,7 +149,7 @@ class ObjectContents:
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
         if not number:
-            await self._tables.run(lambda: _begin(content_id))
+            await self._begin(content_id)
             self._writers[content_id] = self._required().writer(content_id)
         else:
             await self._touch(content_id)
@@ -194,6 +193,11 @@ class ObjectContents:
         if not self._storage and await self._tables.fetch("SELECT 1 FROM antiphon_objects LIMIT 1"):
             self._required()
 
+    @in_transaction
+    def _begin(self, content_id: str) -> Transaction[None]:
+        yield execute("INSERT INTO antiphon_objects (content) VALUES ($1)", content_id)
+        yield execute(_CLAIM, content_id)
+
     async def _touch(self, content_id: str) -> None:
         """Renew the claim; raises `FilesUnavailable` if a sweep deleted it as abandoned."""
         if not await self._tables.execute(_TOUCH, content_id):
@@ -211,8 +215,3 @@ class ObjectContents:
         if self._storage is None:
             raise self._unset.begins("files are in object storage, and `content_url` is not set")
         return self._storage
-
-
-def _begin(content_id: str) -> Transaction[None]:
-    yield execute("INSERT INTO antiphon_objects (content) VALUES ($1)", content_id)
-    yield execute(_CLAIM, content_id)

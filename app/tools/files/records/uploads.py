@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal, TypeAlias
 
-from app.storage.tables import Rows, Tables, Transaction, execute
+from app.storage.tables import Rows, Tables, Transaction, execute, in_transaction
 from app.tools.files import File
 from app.tools.files.records.contents import claim_content
 
@@ -111,23 +111,21 @@ class UploadRecords:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
+    @in_transaction
+    def create(self, upload: MultipartUpload, limit: int | None = None) -> Transaction[bool]:
         """Return False if the owner's files would exceed `limit` bytes."""
-
-        def transaction() -> Transaction[bool]:
-            if not (yield from within_limit(self._tables, upload.owner, upload.bytes, limit)):
-                return False
-            yield execute(_CREATE, *astuple(upload)[:8])
-            return True
-
-        return await self._tables.run(transaction)
+        if not (yield from within_limit(self._tables, upload.owner, upload.bytes, limit)):
+            return False
+        yield execute(_CREATE, *astuple(upload)[:8])
+        return True
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
         """Overdue uploads have the status `expired`."""
         rows = await self._tables.fetch(f"{_UPLOAD} WHERE id = $1 AND owner = $2", upload_id, owner)
         return MultipartUpload(*rows[0]) if rows else None
 
-    async def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> str | None:
+    @in_transaction
+    def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> Transaction[str | None]:
         """
         Add a part whose content was written. Returns None, or a refusal:
 
@@ -135,55 +133,46 @@ class UploadRecords:
         - `too_large`: the parts would exceed `max_bytes`
         - `full`: the owner's files would exceed `limit` bytes
         """
-
-        def transaction() -> Transaction[str | None]:
-            where = f"WHERE id = $1 AND {_PENDING}"
-            select = f"SELECT owner, bytes, received FROM antiphon_multipart_uploads {where} FOR UPDATE"
-            rows = yield execute(select, part.upload_id)
-            if not rows:
-                return "not_pending"
-            ((owner, size, received),) = rows
-            if received + part.bytes > max_bytes:
-                return "too_large"
-            more = max(received + part.bytes, size) - max(received, size)  # not yet counted as stored
-            if more and not (yield from within_limit(self._tables, owner, more, limit)):
-                return "full"
-            update = "UPDATE antiphon_multipart_uploads SET received = received + $2 WHERE id = $1"
-            yield execute(update, part.upload_id, part.bytes)
-            insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
-            yield execute(insert, *astuple(part))
-            yield from claim_content(part.id, "part")
-            return None
-
-        return await self._tables.run(transaction)
+        where = f"WHERE id = $1 AND {_PENDING}"
+        select = f"SELECT owner, bytes, received FROM antiphon_multipart_uploads {where} FOR UPDATE"
+        rows = yield execute(select, part.upload_id)
+        if not rows:
+            return "not_pending"
+        ((owner, size, received),) = rows
+        if received + part.bytes > max_bytes:
+            return "too_large"
+        more = max(received + part.bytes, size) - max(received, size)  # not yet counted as stored
+        if more and not (yield from within_limit(self._tables, owner, more, limit)):
+            return "full"
+        update = "UPDATE antiphon_multipart_uploads SET received = received + $2 WHERE id = $1"
+        yield execute(update, part.upload_id, part.bytes)
+        insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
+        yield execute(insert, *astuple(part))
+        yield from claim_content(part.id, "part")
+        return None
 
     async def parts(self, upload_id: str) -> dict[str, int]:
         statement = "SELECT id, bytes FROM antiphon_upload_parts WHERE upload = $1"
         return {str(part_id): size for part_id, size in await self._tables.fetch(statement, upload_id)}
 
-    async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
+    @in_transaction
+    def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> Transaction[bool]:
         """Create a file from parts, and delete unused parts."""
+        if not (yield execute(_END, upload.id, "completed", file.id)):
+            return False
+        use = "UPDATE antiphon_upload_parts SET file = $1, position = $2 WHERE id = $3"
+        for position, part_id in enumerate(part_ids):
+            yield execute(use, file.id, position, part_id)
+        yield execute(_ADD_FILE, *astuple(file))
+        yield from _remove_parts(upload.id)
+        return True
 
-        def transaction() -> Transaction[bool]:
-            if not (yield execute(_END, upload.id, "completed", file.id)):
-                return False
-            use = "UPDATE antiphon_upload_parts SET file = $1, position = $2 WHERE id = $3"
-            for position, part_id in enumerate(part_ids):
-                yield execute(use, file.id, position, part_id)
-            yield execute(_ADD_FILE, *astuple(file))
-            yield from _remove_parts(upload.id)
-            return True
-
-        return await self._tables.run(transaction)
-
-    async def cancel(self, upload: MultipartUpload) -> bool:
-        def transaction() -> Transaction[bool]:
-            if not (yield execute(_END, upload.id, "cancelled", None)):
-                return False
-            yield from _remove_parts(upload.id)
-            return True
-
-        return await self._tables.run(transaction)
+    @in_transaction
+    def cancel(self, upload: MultipartUpload) -> Transaction[bool]:
+        if not (yield execute(_END, upload.id, "cancelled", None)):
+            return False
+        yield from _remove_parts(upload.id)
+        return True
 
     async def sweep(self) -> None:
         """Expire overdue uploads with their parts, and delete old records."""

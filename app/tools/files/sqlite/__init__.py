@@ -15,7 +15,7 @@ import apsw
 
 from app.storage.object_storage import ObjectStorage
 from app.storage.sqlite import Database, SQLiteTables, in_sqlite
-from app.storage.tables import Migrations, Row, Rows, Tables, Transaction, UnpreparedError, execute
+from app.storage.tables import Migrations, Row, Rows, Tables, Transaction, UnpreparedError, execute, in_transaction
 from app.tools.files import FilesUnavailable
 from app.tools.files.records import FileStore
 from app.tools.files.records.contents import Pieces
@@ -68,18 +68,19 @@ class SQLiteFileStore(FileStore):
         return cls(sqlite_path(url), storage, clock=clock)
 
     async def _delete(self, condition: str, *values: object) -> int:
-        def transaction() -> Transaction[tuple[int, list[Row]]]:
-            files, entries = (yield execute(f"SELECT id FROM antiphon_files WHERE {condition}", *values)), list[Row]()
-            for file in files:
-                entries += yield execute(_DELETE_ENTRIES, *file)
-                yield execute(_DELETE_FILE, *file)
-            return len(files), entries
-
-        deleted, entries = await self._tables.run(transaction)
+        deleted, entries = await self._delete_rows(condition, *values)
         await self.vector_stores.delete_chunks(entries)
         if deleted:
             await self._pieces.delete_removed()
         return deleted
+
+    @in_transaction
+    def _delete_rows(self, condition: str, *values: object) -> Transaction[tuple[int, list[Row]]]:
+        files, entries = (yield execute(f"SELECT id FROM antiphon_files WHERE {condition}", *values)), list[Row]()
+        for file in files:
+            entries += yield execute(_DELETE_ENTRIES, *file)
+            yield execute(_DELETE_FILE, *file)
+        return len(files), entries
 
     async def prepare_vectors(self) -> None:
         """Every database supports embeddings."""
@@ -170,14 +171,14 @@ class SQLiteVectorStores(VectorStoreRecords):
     async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
         if not await self._tables.fetch(_NEXT, excluded):
             return []  # without the write lock
+        return await self._claim_next(excluded, claim, lease)
 
-        def transaction() -> Transaction[Rows]:
-            rows = yield execute(_CLAIM, excluded, claim, lease)
-            for row in rows:
-                yield execute("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, {moment})", row[2])
-            return rows
-
-        return await self._tables.run(transaction)
+    @in_transaction
+    def _claim_next(self, excluded: list[str], claim: str, lease: float) -> Transaction[Rows]:
+        rows = yield execute(_CLAIM, excluded, claim, lease)
+        for row in rows:
+            yield execute("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, {moment})", row[2])
+        return rows
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
         alive = {row for (row,) in await self._tables.fetch(_ROWS_OF_STORE, job.store_id)}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from app.core.types import JSONObject
-from app.storage.tables import Row, Rows, Tables, Transaction, execute, execute_many
+from app.storage.tables import Row, Rows, Tables, Transaction, execute, execute_many, in_transaction
 from app.tools.files import Page, fetch_page, file_not_found
 from app.tools.files.records.uploads import ALIVE
 from app.tools.files.vector_stores.records import (
@@ -143,18 +143,18 @@ class VectorStoreRecords(ABC):
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         """Insert a store and queue its first files for indexing; raises `NotFound`, without changes."""
-        values = (
-            *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
-            *(store.expires_days, store.created_at, store.last_active_at),
-        )
+        _check_files(await self._create(store, files))
 
-        def transaction() -> Transaction[NewStoreFile | None]:
-            if (missing := (yield from _first_missing(store, files))) is None:
-                yield execute(_INSERT_STORE, *values)
-                yield from _insert_files(store, files, None)
-            return missing
-
-        _check_files(await self._tables.run(transaction))
+    @in_transaction
+    def _create(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Transaction[NewStoreFile | None]:
+        if (missing := (yield from _first_missing(store, files))) is None:
+            yield execute(
+                _INSERT_STORE,
+                *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
+                *(store.expires_days, store.created_at, store.last_active_at),
+            )
+            yield from _insert_files(store, files, None)
+        return missing
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
         """
@@ -163,35 +163,34 @@ class VectorStoreRecords(ABC):
         A file already in the store is indexed again. Raises `NotFound`, without changes, if the owner does not have
         all the files.
         """
+        _check_files(await self._add(store, files, batch_id))
 
-        def transaction() -> Transaction[NewStoreFile | None]:
-            # Locks the store, so that concurrent additions wait. A store deleted in the meantime gets no files.
-            active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
-            if not (yield execute(active, store.id)):
-                return None
-            if (missing := (yield from _first_missing(store, files))) is not None:
-                return missing
-            batch = None
-            if batch_id is not None:
-                ((batch,),) = yield execute(_INSERT_BATCH, batch_id, store.id)
-            # Files get new rows, which cancels jobs that still index the old rows.
-            replaced = "DELETE FROM antiphon_store_files WHERE id = ANY ($1) AND store = $2"
-            yield execute(replaced, [file.id for file in files], store.id)
-            yield from _insert_files(store, files, batch)
+    @in_transaction
+    def _add(
+        self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None
+    ) -> Transaction[NewStoreFile | None]:
+        # Locks the store, so that concurrent additions wait. A store deleted in the meantime gets no files.
+        active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
+        if not (yield execute(active, store.id)):
             return None
+        if (missing := (yield from _first_missing(store, files))) is not None:
+            return missing
+        batch = None
+        if batch_id is not None:
+            ((batch,),) = yield execute(_INSERT_BATCH, batch_id, store.id)
+        # Files get new rows, which cancels jobs that still index the old rows.
+        replaced = "DELETE FROM antiphon_store_files WHERE id = ANY ($1) AND store = $2"
+        yield execute(replaced, [file.id for file in files], store.id)
+        yield from _insert_files(store, files, batch)
+        return None
 
-        _check_files(await self._tables.run(transaction))
-
-    async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
+    @in_transaction
+    def cancel_batch(self, store: VectorStore, batch_id: str) -> Transaction[bool]:
         """Cancel a batch's files that are not indexed yet; return whether the batch exists."""
-
-        def transaction() -> Transaction[bool]:
-            rows = yield execute(_CANCEL_BATCH, batch_id, store.id)
-            for (batch,) in rows:
-                yield execute(self.CANCEL_FILES, batch)
-            return bool(rows)
-
-        return await self._tables.run(transaction)
+        rows = yield execute(_CANCEL_BATCH, batch_id, store.id)
+        for (batch,) in rows:
+            yield execute(self.CANCEL_FILES, batch)
+        return bool(rows)
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         """
