@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
-S = TypeVar("S", bound="_HasTables")
+S = TypeVar("S", bound="Records")
 P = ParamSpec("P")
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
@@ -55,15 +55,17 @@ class Tables(Protocol):
         ...
 
 
-class _HasTables(Protocol):
-    @property
-    def _tables(self) -> Tables: ...
+class Records:
+    """Reads and writes rows in tables."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
 
 
 def in_transaction(
     method: Callable[Concatenate[S, P], Transaction[T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Run a method as a transaction in `self._tables`; see `Tables.run`."""
+    """Run a method of `Records` as a transaction; see `Tables.run`."""
 
     @wraps(method)
     async def run(self: S, /, *arguments: P.args, **named: P.kwargs) -> T:

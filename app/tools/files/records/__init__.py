@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
 from app.storage.object_storage import ObjectStorage
-from app.storage.tables import Tables, Transaction, in_transaction
+from app.storage.tables import Records, Tables, Transaction, in_transaction
 from app.tools.files import File, Page, fetch_page
 from app.tools.files.records.attachments import Attachments
 from app.tools.files.records.batches import BatchRecords
-from app.tools.files.records.contents import ObjectContents, Owner, Pieces
+from app.tools.files.records.contents import ObjectContents, Pieces
 from app.tools.files.records.uploads import ALIVE, PARTS_OF_FILE, STORED_BYTES, UploadRecords, add_file, within_limit
 from app.tools.files.vector_stores.sql import VectorStoreRecords
 
@@ -21,7 +21,7 @@ _EXPIRED = f"""
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM antiphon_files"
 
 
-class FileStore(ABC):
+class FileStore(Records, ABC):
     """
     All owners' files. Expired files are not found.
 
@@ -33,7 +33,7 @@ class FileStore(ABC):
 
     def __init__(self, tables: Tables, pieces: Pieces, storage: ObjectStorage | None) -> None:
         """New content is written to `storage` if configured, otherwise to `pieces`."""
-        self._tables = tables
+        super().__init__(tables)
         self._pieces, self._objects = pieces, ObjectContents(tables, storage)
         self._written: Pieces | ObjectContents = self._objects if storage else pieces
         self.uploads = UploadRecords(tables)
@@ -92,11 +92,11 @@ class FileStore(ABC):
     async def content(self, file_id: str) -> AsyncIterator[bytes]:
         parts = await self._tables.fetch(PARTS_OF_FILE, file_id)
         for (content_id,) in parts or [(file_id,)]:
-            async for piece in self._read(content_id, Owner("antiphon_files", file_id)):
+            async for piece in self._read(content_id, "antiphon_files", file_id):
                 yield piece
 
     def part_content(self, part_id: str) -> AsyncIterator[bytes]:
-        return self._read(part_id, Owner("antiphon_upload_parts", part_id))
+        return self._read(part_id, "antiphon_upload_parts", part_id)
 
     async def delete(self, owner: str, file_id: str) -> bool:
         """Delete a file, also from vector stores; return whether it existed."""
@@ -114,7 +114,7 @@ class FileStore(ABC):
             await self.attachments.sweep()
         await self._objects.sweep()
 
-    async def _read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
+    async def _read(self, content_id: str, table: str, row_id: str) -> AsyncIterator[bytes]:
         contents = self._objects if await self._objects.has(content_id) else self._pieces
-        async for piece in contents.read(content_id, owner):
+        async for piece in contents.read(content_id, table, row_id):
             yield piece

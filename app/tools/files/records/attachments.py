@@ -17,9 +17,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from app.storage.tables import Tables, Transaction, execute, in_transaction
+from app.storage.tables import Records, Tables, Transaction, execute, in_transaction
 from app.tools.files import PIECE
-from app.tools.files.records.contents import ObjectContents, Owner, claim_content
+from app.tools.files.records.contents import ObjectContents, claim_content
 from app.tools.files.records.uploads import within_limit
 
 CHECKED = 100  # per check
@@ -58,9 +58,10 @@ def new_attachment(owner: str, place: str, name: str, *, detail: str = "") -> At
     return Attachment("", owner, place, name, 0, int(time.time()), detail)
 
 
-class Attachments:
+class Attachments(Records):
     def __init__(self, tables: Tables, objects: ObjectContents) -> None:
-        self._tables, self._objects = tables, objects
+        super().__init__(tables)
+        self._objects = objects
 
     async def add(
         self, attachment: Attachment, pieces: AsyncIterable[bytes], limit: int | None = None
@@ -105,7 +106,7 @@ class Attachments:
 
     def content(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Yield pieces while the attachment exists."""
-        return self._objects.read(attachment.id, Owner("antiphon_attachments", attachment.id))
+        return self._objects.read(attachment.id, "antiphon_attachments", attachment.id)
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
         """Store an image, and return its id: see `app.stores.objects`."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import orjson
 
-from app.storage.tables import Row, Tables, Transaction, execute, execute_many, in_transaction
+from app.storage.tables import Records, Row, Transaction, execute, execute_many, in_transaction
 from app.tools.files import BATCH_LIFETIME, File, Page, fetch_page
 from app.tools.files.records.uploads import add_file
 
@@ -146,11 +146,8 @@ WHERE id = $1 RETURNING completed + failed, total, status
 """
 
 
-class BatchRecords:
+class BatchRecords(Records):
     """Methods for a claimed batch or request return False, without changes, if the claim was lost."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
 
     @in_transaction
     def create(self, batch: BatchJob) -> Transaction[bool]:

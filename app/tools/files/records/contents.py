@@ -9,22 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from app.storage import Outage
 from app.storage.object_storage import ObjectStorage, ObjectWriter
-from app.storage.tables import Rows, Tables, Transaction, execute, execute_many, in_transaction
+from app.storage.tables import Records, Rows, Tables, Transaction, execute, execute_many, in_transaction
 from app.tools.files import ABANDONED_AFTER, FilesUnavailable
-
-
-class Owner(NamedTuple):
-    table: str
-    id: str
-
-    @property
-    def exists(self) -> str:
-        """An SQL condition. Parameter `$1` is the id."""
-        return f"EXISTS (SELECT 1 FROM {self.table} WHERE id = $1)"
 
 
 def claim_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Transaction[None]:
@@ -53,7 +43,7 @@ DELETE FROM antiphon_uploads WHERE file IN (
 """
 
 
-class Pieces:
+class Pieces(Records):
     """
     Content in the database: a row per piece, about 1 MiB each.
 
@@ -62,9 +52,6 @@ class Pieces:
     """
 
     WRITE: ClassVar[str]  # (content id, number, piece): also renews the claim
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
         await self._tables.execute(self.WRITE, content_id, number, data)
@@ -76,10 +63,12 @@ class Pieces:
         await self._remove("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", content_id)
         await self.delete_removed()
 
-    async def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
-        statement = f"SELECT data FROM antiphon_pieces WHERE file = $2 AND number = $3 AND {owner.exists}"
+    async def read(self, content_id: str, table: str, row_id: str) -> AsyncIterator[bytes]:
+        """Yield pieces while a row in the table exists."""
+        exists = f"EXISTS (SELECT 1 FROM {table} WHERE id = $1)"
+        statement = f"SELECT data FROM antiphon_pieces WHERE file = $2 AND number = $3 AND {exists}"
         for number in count():
-            rows = await self._tables.fetch(statement, owner.id, content_id, number)
+            rows = await self._tables.fetch(statement, row_id, content_id, number)
             if not rows:
                 return
             yield rows[0][0]
@@ -134,7 +123,7 @@ LIMIT {_ERASED}
 """
 
 
-class ObjectContents:
+class ObjectContents(Records):
     """
     Content in object storage: an object per file, upload part or attachment.
 
@@ -143,7 +132,8 @@ class ObjectContents:
     """
 
     def __init__(self, tables: Tables, storage: ObjectStorage | None) -> None:
-        self._tables, self._storage = tables, storage
+        super().__init__(tables)
+        self._storage = storage
         self._writers: dict[str, ObjectWriter] = {}
         self._unset = Outage("the object storage of files", FilesUnavailable, FilesUnavailable)
 
@@ -172,12 +162,13 @@ class ObjectContents:
     async def has(self, content_id: str) -> bool:
         return bool(await self._tables.fetch("SELECT 1 FROM antiphon_objects WHERE content = $1", content_id))
 
-    async def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
+    async def read(self, content_id: str, table: str, row_id: str) -> AsyncIterator[bytes]:
+        exists = f"SELECT 1 FROM {table} WHERE id = $1"
         storage, start, size = self._required(), 0, 1
-        while start < size and await self._exists(owner):
+        while start < size and await self._tables.fetch(exists, row_id):
             found = await storage.read(content_id, start, _READ)
             if found is None:
-                if await self._exists(owner):
+                if await self._tables.fetch(exists, row_id):
                     raise storage.unavailable(f"the object {content_id} does not exist")
                 return
             data, size = found
@@ -202,9 +193,6 @@ class ObjectContents:
         """Renew the claim; raises `FilesUnavailable` if a sweep deleted it as abandoned."""
         if not await self._tables.execute(_TOUCH, content_id):
             raise FilesUnavailable
-
-    async def _exists(self, owner: Owner) -> bool:
-        return bool((await self._tables.fetch(f"SELECT {owner.exists}", owner.id))[0][0])
 
     async def _delete_objects(self, content_ids: Sequence[str]) -> None:
         """Delete objects, then their rows. If the storage fails, the next sweep retries."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal, TypeAlias
 
-from app.storage.tables import Rows, Tables, Transaction, execute, in_transaction
+from app.storage.tables import Records, Rows, Tables, Transaction, execute, in_transaction
 from app.tools.files import File
 from app.tools.files.records.contents import claim_content
 
@@ -105,11 +105,8 @@ class UploadPart:
         return {"id": self.id, "object": "upload.part", "created_at": self.created_at, "upload_id": self.upload_id}
 
 
-class UploadRecords:
+class UploadRecords(Records):
     """Methods return False, without changes, if their condition fails, for example after the upload ended."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
 
     @in_transaction
     def create(self, upload: MultipartUpload, limit: int | None = None) -> Transaction[bool]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from app.core.types import JSONObject
-from app.storage.tables import Row, Rows, Tables, Transaction, execute, execute_many, in_transaction
+from app.storage.tables import Records, Row, Rows, Transaction, execute, execute_many, in_transaction
 from app.tools.files import Page, fetch_page, file_not_found
 from app.tools.files.records.uploads import ALIVE
 from app.tools.files.vector_stores.records import (
@@ -97,7 +97,7 @@ class FoundChunk(NamedTuple):
     similarity: float | None
 
 
-class VectorStoreRecords(ABC):
+class VectorStoreRecords(Records, ABC):
     """
     Stores all owners' vector stores. A file is searchable once it is `completed`, with all its chunks.
 
@@ -107,9 +107,6 @@ class VectorStoreRecords(ABC):
 
     CANCEL_FILES: ClassVar[str]  # (batch): only files that are not indexed yet
     FAIL: ClassVar[str]  # (row, claim, error code, error message): returns the files with chunks to delete
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
 
     @abstractmethod
     async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
