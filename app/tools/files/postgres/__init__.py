@@ -7,25 +7,34 @@ Tables are created on first use, in the first schema of the user's `search_path`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from app.storage.object_storage import ObjectStorage
 from app.storage.postgres import PostgresTables
-from app.storage.tables import Transaction, execute
 from app.tools.files.postgres.schema import POSTGRES_NAMES, PostgresDatabase, storable
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 from app.tools.files.records import FileStore
-from app.tools.files.records.contents import Pieces
+from app.tools.files.records.contents import SWEPT_CHUNKS
 
 
 class PostgresFileStore(FileStore):
     """Expiry and claims use the database's clock."""
 
+    WRITE_PIECE = """
+    WITH upload AS (
+        INSERT INTO antiphon_uploads VALUES ($1, {moment}) ON CONFLICT (file) DO UPDATE SET touched = excluded.touched
+    )
+    INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3)
+    """
+    DELETE_CHUNKS = f"""
+    DELETE FROM antiphon_chunks WHERE (file, number) IN (
+        SELECT file, number FROM antiphon_chunks
+        WHERE file = ANY (ARRAY (SELECT chunks FROM antiphon_removed WHERE number = ANY ($1))) LIMIT {SWEPT_CHUNKS}
+    ) RETURNING 1
+    """
+
     vector_stores: PostgresVectorStores
 
     def __init__(self, database: PostgresDatabase, storage: ObjectStorage | None = None) -> None:
-        tables = PostgresTables(database, POSTGRES_NAMES, storable)
-        super().__init__(tables, PostgresPieces(tables), storage)
+        super().__init__(PostgresTables(database, POSTGRES_NAMES, storable), storage)
         self._db = database
         self.vector_stores = PostgresVectorStores(database, self._tables)
 
@@ -47,25 +56,3 @@ class PostgresFileStore(FileStore):
 
     async def aclose(self) -> None:
         await self._db.aclose()
-
-
-SWEPT_CHUNKS = 500  # per transaction
-
-_DELETE_CHUNKS = f"""
-DELETE FROM antiphon_chunks WHERE (file, number) IN (
-    SELECT file, number FROM antiphon_chunks
-    WHERE file = ANY (ARRAY (SELECT chunks FROM antiphon_removed WHERE number = ANY ($1))) LIMIT {SWEPT_CHUNKS}
-) RETURNING 1
-"""
-
-
-class PostgresPieces(Pieces):
-    WRITE = """
-    WITH upload AS (
-        INSERT INTO antiphon_uploads VALUES ($1, {moment}) ON CONFLICT (file) DO UPDATE SET touched = excluded.touched
-    )
-    INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3)
-    """
-
-    def _delete_chunks(self, rows: Sequence[int]) -> Transaction[bool]:
-        return len((yield execute(_DELETE_CHUNKS, rows))) < SWEPT_CHUNKS

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 from app.storage.object_storage import ObjectStorage
 from app.storage.tables import Records, Tables, Transaction, in_transaction
@@ -29,13 +30,16 @@ class FileStore(Records, ABC):
     does not check the owner.
     """
 
+    WRITE_PIECE: ClassVar[str]  # (content id, number, piece): also renews the claim
+    DELETE_CHUNKS: ClassVar[str | None] = None  # (rows in antiphon_removed): up to `SWEPT_CHUNKS` of their chunks
     vector_stores: VectorStoreRecords
 
-    def __init__(self, tables: Tables, pieces: Pieces, storage: ObjectStorage | None) -> None:
-        """New content is written to `storage` if configured, otherwise to `pieces`."""
+    def __init__(self, tables: Tables, storage: ObjectStorage | None) -> None:
+        """New content is written to `storage` if configured, otherwise to the database."""
         super().__init__(tables)
-        self._pieces, self._objects = pieces, ObjectContents(tables, storage)
-        self._written: Pieces | ObjectContents = self._objects if storage else pieces
+        self._pieces = Pieces(tables, self.WRITE_PIECE, self.DELETE_CHUNKS)
+        self._objects = ObjectContents(tables, storage)
+        self._written: Pieces | ObjectContents = self._objects if storage else self._pieces
         self.uploads = UploadRecords(tables)
         self.attachments = Attachments(tables, self._objects) if storage else None
         self.batches = BatchRecords(tables)

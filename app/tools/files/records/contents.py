@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
-from typing import ClassVar, Literal
+from typing import Literal
 
 from app.storage import Outage
 from app.storage.object_storage import ObjectStorage, ObjectWriter
@@ -26,6 +26,7 @@ def claim_content(content_id: str, kind: Literal["file", "part", "attachment"]) 
 
 _REMOVED = 100  # rows per transaction
 SWEPT_PIECES = 64  # per transaction
+SWEPT_CHUNKS = 500  # per transaction
 
 _LIST_REMOVED = f"""
 SELECT {{row}}, content FROM antiphon_removed ORDER BY {{row}} LIMIT {_REMOVED} FOR UPDATE SKIP LOCKED
@@ -51,10 +52,13 @@ class Pieces(Records):
     not wait for long.
     """
 
-    WRITE: ClassVar[str]  # (content id, number, piece): also renews the claim
+    def __init__(self, tables: Tables, write: str, delete_chunks: str | None) -> None:
+        """See the constants in `FileStore`."""
+        super().__init__(tables)
+        self._write, self._delete_chunks = write, delete_chunks
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
-        await self._tables.execute(self.WRITE, content_id, number, data)
+        await self._tables.execute(self._write, content_id, number, data)
 
     async def finish(self, content_id: str) -> None:
         """All pieces are already stored."""
@@ -97,13 +101,9 @@ class Pieces(Records):
             return False
         pieces = yield execute(_DELETE_PIECES, [content for _, content in removed if content is not None])
         rows = [row for row, _ in removed]
-        if (yield from self._delete_chunks(rows)) and len(pieces) < SWEPT_PIECES:
+        chunks = (yield execute(self._delete_chunks, rows)) if self._delete_chunks else ()
+        if len(pieces) < SWEPT_PIECES and len(chunks) < SWEPT_CHUNKS:
             yield execute("DELETE FROM antiphon_removed WHERE {row} = ANY ($1)", rows)
-        return True
-
-    def _delete_chunks(self, rows: Sequence[int]) -> Transaction[bool]:
-        """Also delete chunks listed in `antiphon_removed`; return whether none remain."""
-        yield from ()
         return True
 
 

@@ -18,7 +18,6 @@ from app.storage.sqlite import Database, SQLiteTables, in_sqlite
 from app.storage.tables import Migrations, Row, Rows, Tables, Transaction, UnpreparedError, execute, in_transaction
 from app.tools.files import FilesUnavailable
 from app.tools.files.records import FileStore
-from app.tools.files.records.contents import Pieces
 from app.tools.files.records.tables import FILE_TABLES
 from app.tools.files.sqlite.index import Index
 from app.tools.files.vector_stores.records import Job, Query, TextChunk
@@ -50,22 +49,30 @@ DELETE FROM antiphon_upload_parts WHERE file = $1
 
 
 class SQLiteFileStore(FileStore):
+    WRITE_PIECE = """
+    INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3);
+    INSERT OR REPLACE INTO antiphon_uploads VALUES ($1, {moment})
+    """
+
     vector_stores: SQLiteVectorStores
 
     def __init__(
         self, path: Path, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
-        tables = SQLiteTables(self._db, clock, SQLITE_NAMES)
-        super().__init__(tables, SQLitePieces(tables), storage)
+        super().__init__(SQLiteTables(self._db, clock, SQLITE_NAMES), storage)
         self.vector_stores = SQLiteVectorStores(self._db, self._tables)
 
     @classmethod
     def from_url(
         cls, url: str, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> SQLiteFileStore:
-        """The database is created on first use."""
-        return cls(sqlite_path(url), storage, clock=clock)
+        """The database is created on first use. Raises `ValueError`."""
+        parts = urlsplit(url)
+        path = unquote(parts.path)[1:]
+        if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:
+            raise ValueError("must be a file, such as sqlite:///files.db (relative) or sqlite:////var/lib/files.db")
+        return cls(Path(path).expanduser(), storage, clock=clock)
 
     async def _delete(self, condition: str, *values: object) -> int:
         deleted, entries = await self._delete_rows(condition, *values)
@@ -93,22 +100,6 @@ class SQLiteFileStore(FileStore):
     async def aclose(self) -> None:
         await self.vector_stores.aclose()
         await self._db.aclose()
-
-
-def sqlite_path(url: str) -> Path:
-    """Raises `ValueError` for other URLs."""
-    parts = urlsplit(url)
-    path = unquote(parts.path)[1:]
-    if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:
-        raise ValueError("must be a file, such as sqlite:///files.db (relative) or sqlite:////var/lib/files.db")
-    return Path(path).expanduser()
-
-
-class SQLitePieces(Pieces):
-    WRITE = """
-    INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3);
-    INSERT OR REPLACE INTO antiphon_uploads VALUES ($1, {moment})
-    """
 
 
 _NEXT = f"""
