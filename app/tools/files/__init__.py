@@ -11,8 +11,6 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from app.errors import APIError, InvalidRequest, NotFound
 from app.storage.tables import Rows, Tables
 
@@ -43,12 +41,6 @@ class VectorsUnsupported(ValueError):
 class UnknownCursor(InvalidRequest):
     def __init__(self, name: str, cursor: str) -> None:
         super().__init__(f"Invalid '{name}': object with id '{cursor}' not found in this list.", param=name)
-
-
-class RequestBody(BaseModel):
-    """Unknown fields are reported in warnings."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, StringConstraints
 
 from app.core.types import json_object
-from app.core.types.request import WITHOUT_NUL, Metadata
+from app.core.types.request import WITHOUT_NUL, Metadata, RequestBody
 from app.core.usage import token_count
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import BATCH_LIFETIME, Page, RequestBody, file_not_found, list_page
+from app.tools.files import BATCH_LIFETIME, Page, file_not_found, list_page
 from app.tools.files.records import FileStore
 from app.tools.files.records.batches import MAX_UNFINISHED, BatchJob
 from app.tools.files.uploads import FileExpiry

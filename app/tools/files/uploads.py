@@ -19,9 +19,9 @@ from typing import Annotated, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, StringConstraints, field_validator
 
-from app.core.types.request import WITHOUT_NUL
+from app.core.types.request import WITHOUT_NUL, RequestBody
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import BATCH_LIFETIME, PIECE, File, Page, RequestBody, file_not_found, list_page, new_file_id
+from app.tools.files import BATCH_LIFETIME, PIECE, File, Page, file_not_found, list_page, new_file_id
 from app.tools.files.records import FileStore
 from app.tools.files.records.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 

@@ -12,9 +12,7 @@ from app.tools.files import BATCH_LIFETIME, File, Page, fetch_page
 from app.tools.files.records.uploads import add_file
 
 MAX_UNFINISHED = 100  # per owner
-
-
-_TIMED = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")  # statuses
+_LATER = ("finalizing", "completed", "failed", "expired", "cancelling", "cancelled")  # statuses after `in_progress`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,9 @@ class BatchJob:
             "output_file_id": self.output_file,
             "error_file_id": self.error_file,
             "created_at": self.created_at,
+            "in_progress_at": self.times.get("in_progress"),
             "expires_at": self.expires_at,
-            **{f"{status}_at": self.times.get(status) for status in _TIMED},
+            **{f"{status}_at": self.times.get(status) for status in _LATER},
             "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
             "usage": {
                 "input_tokens": input_tokens,

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from app.tools.files import RequestBody
+from app.core.types.request import RequestBody
 from app.tools.files.vector_stores.records import Candidate
 
 MAX_RESULTS = 50

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.core.types.content import tag_of
-from app.core.types.request import WITHOUT_NUL, Metadata
-from app.tools.files import RequestBody
+from app.core.types.request import WITHOUT_NUL, Metadata, RequestBody
 from app.tools.files.vector_stores.ranking import MAX_RESULTS, RankingOptions
 from app.tools.files.vector_stores.records import ChunkingStrategy
 
@@ -106,30 +105,21 @@ AttributeValues: TypeAlias = Annotated[
 ]
 
 
-class _Body(RequestBody):
-    """Null fields count as absent."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nulls_are_absent(cls, data: object) -> object:
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
-
-
-class ExpiresAfter(_Body):
+class ExpiresAfter(RequestBody):
     """After the store's last use."""
 
     anchor: Literal["last_active_at"] = "last_active_at"
     days: Annotated[int, Field(ge=1, le=365)]
 
 
-class AutoChunking(_Body):
+class AutoChunking(RequestBody):
     type: Literal["auto"] = "auto"
 
     def strategy(self) -> ChunkingStrategy:
         return ChunkingStrategy()
 
 
-class Sizes(_Body):
+class Sizes(RequestBody):
     max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)] = 800
     chunk_overlap_tokens: Annotated[int, Field(ge=0, le=2048)] = 400
 
@@ -140,7 +130,7 @@ class Sizes(_Body):
         return self
 
 
-class StaticChunking(_Body):
+class StaticChunking(RequestBody):
     type: Literal["static"]
     static: Sizes
 
@@ -154,7 +144,7 @@ Chunking: TypeAlias = Annotated[
 ]
 
 
-class CreateVectorStore(_Body):
+class CreateVectorStore(RequestBody):
     """`POST /vector_stores`."""
 
     name: Name = ""
@@ -165,15 +155,17 @@ class CreateVectorStore(_Body):
     metadata: Metadata | None = None
 
 
-class UpdateVectorStore(RequestBody):
+class UpdateVectorStore(BaseModel):
     """`POST /vector_stores/{id}`. Null removes the expiry or metadata; absent fields are unchanged."""
+
+    model_config = ConfigDict(extra="allow")
 
     name: Name | None = None
     expires_after: ExpiresAfter | None = None
     metadata: Metadata | None = None
 
 
-class AddFile(_Body):
+class AddFile(RequestBody):
     """`POST /vector_stores/{id}/files`, and an entry in a batch."""
 
     file_id: FileId
@@ -181,13 +173,15 @@ class AddFile(_Body):
     chunking_strategy: Chunking = AutoChunking()
 
 
-class UpdateFile(RequestBody):
+class UpdateFile(BaseModel):
     """`POST /vector_stores/{id}/files/{file_id}`."""
+
+    model_config = ConfigDict(extra="allow")
 
     attributes: AttributeValues | None
 
 
-class CreateBatch(_Body):
+class CreateBatch(RequestBody):
     """`POST /vector_stores/{id}/file_batches`: `file_ids`, or `files` with their own attributes and strategies."""
 
     file_ids: Annotated[list[FileId], Field(min_length=1, max_length=MAX_BATCH_FILES)] | None = None
@@ -215,7 +209,7 @@ class CreateBatch(_Body):
 SearchText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
-class SearchVectorStore(_Body):
+class SearchVectorStore(RequestBody):
     """`POST /vector_stores/{id}/search`."""
 
     query: SearchText | Annotated[list[SearchText], Field(min_length=1, max_length=16)]
