@@ -18,15 +18,15 @@ import array
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import apsw
 
-from app.storage.tables import Connection, Rows, Tables
+from app.storage.tables import Rows, Statement, Tables, Transaction, execute, in_transaction
 from app.tools.files import FilesUnavailable, VectorsUnsupported
 from app.tools.files.postgres.schema import PostgresDatabase, storable
 from app.tools.files.vector_stores.ranking import (
@@ -40,8 +40,6 @@ from app.tools.files.vector_stores.ranking import (
 )
 from app.tools.files.vector_stores.records import Job, Query, TextChunk, vector_space
 from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, VectorStoreRecords
-
-T = TypeVar("T")
 
 CHUNKS_AT_ONCE = 64  # per transaction; short, so that claim renewals do not wait for long
 
@@ -187,14 +185,18 @@ class PostgresVectorStores(VectorStoreRecords):
 
         Returns their number, words, bytes and vector space; None if the claim was lost.
         """
-        while erased := await self._claimed(job, lambda connection: connection.fetch(_ERASE, job.row)):
+        while erased := await self._while_claimed(job, execute(_ERASE, job.row)):
             pass
         if erased is None:
             return None
         count = words = size = 0
         space: str | None = None
         while rows := await self._next_rows(job.store_id, chunks, model):
-            if not await self._insert(job, count, rows):
+            numbers = [*range(count, count + len(rows.texts))]
+            statements = [execute(_INSERT, job.row, numbers, rows.lengths, rows.terms, rows.texts)]
+            if rows.vectors:
+                statements.append(execute(_INSERT_VECTORS, job.row, numbers, rows.vectors))
+            if await self._while_claimed(job, *statements) is None:
                 return None
             count += len(rows.texts)
             words += sum(rows.lengths)
@@ -212,32 +214,19 @@ class PostgresVectorStores(VectorStoreRecords):
             await self._prepare_vectors()
         return rows
 
-    async def _claimed(self, job: Job, work: Callable[[Connection], Awaitable[T]]) -> T | None:
-        """Run `work` in a transaction while a file is claimed; return None if the claim was lost."""
-
-        async def locked(connection: Connection) -> T | None:
-            claimed = await connection.fetch(_CLAIMED, job.row, job.claim)
-            return await work(connection) if claimed else None
-
-        return await self._db.transaction(locked)
-
-    async def _insert(self, job: Job, first: int, rows: _Rows) -> bool:
-        """Return False if the claim was lost. Chunks are numbered from `first`."""
-        numbers = [*range(first, first + len(rows.texts))]
-
-        async def insert(connection: Connection) -> bool:
-            await connection.execute(_INSERT, job.row, numbers, rows.lengths, rows.terms, rows.texts)
-            if rows.vectors:
-                await connection.execute(_INSERT_VECTORS, job.row, numbers, rows.vectors)
-            return True
-
-        return await self._claimed(job, insert) is not None
+    @in_transaction
+    def _while_claimed(self, job: Job, *statements: Statement) -> Transaction[Rows | None]:
+        """Return the last statement's rows; None if the claim was lost."""
+        if not (yield execute(_CLAIMED, job.row, job.claim)):
+            return None
+        rows: Rows = []
+        for statement in statements:
+            rows = yield statement
+        return rows
 
     async def _text_of(self, store_id: str, file: int) -> list[str]:
-        rows = await self._db.fetch(
-            "SELECT text FROM antiphon_chunks WHERE file = $1 ORDER BY number", file, idempotent=True
-        )
-        return [text for (text,) in rows]
+        statement = "SELECT text FROM antiphon_chunks WHERE file = $1 ORDER BY number"
+        return [text for (text,) in await self._tables.fetch(statement, file)]
 
     async def _found(
         self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
@@ -252,7 +241,7 @@ class PostgresVectorStores(VectorStoreRecords):
             others = [key for key in keys if key not in similarities]
             numbers = [key.file for key in others], [key.number for key in others]
             similarities |= await self._similarities(_SIMILARITIES, search_query, *numbers, search_query.space)
-        rows = await self._db.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys], idempotent=True)
+        rows = await self._tables.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys])
         texts = {ChunkKey(file, number): text for file, number, text in rows}
         return [
             FoundChunk(f"{key.file}:{key.number}", key.file, texts[key], scores.get(key), similarities.get(key))
@@ -265,7 +254,7 @@ class PostgresVectorStores(VectorStoreRecords):
         wanted = [*dict.fromkeys(stems for term in terms(text) if (stems := stem(term)))]
         if not wanted:
             return {}
-        ((total, words),) = await self._db.fetch(_TOTALS, store, idempotent=True)
+        ((total, words),) = await self._tables.fetch(_TOTALS, store)
         average = words / max(total, 1)
         counts = await self._counts(store, wanted, MAX_POSTINGS + 1)
         used = terms_within_posting_budget(counts)
@@ -274,10 +263,10 @@ class PostgresVectorStores(VectorStoreRecords):
         if counts[used[0]] > MAX_POSTINGS:
             counts |= await self._counts(store, used, total)
         total = max(total, *counts.values())  # counts include chunks being stored
-        rows = await self._db.fetch(
+        rows = await self._tables.fetch(
             _BEST,
             store,
-            [hashed(store, term, frequency) for term in used for frequency in FREQUENCIES],
+            _hashes(store, used),
             [weight(total, counts[term]) for term in used for _ in FREQUENCIES],
             [float(frequency) for _ in used for frequency in FREQUENCIES],
             K1,
@@ -290,8 +279,7 @@ class PostgresVectorStores(VectorStoreRecords):
         return {ChunkKey(file, number): min(1.0, score / maximum) for file, number, score in rows}
 
     async def _counts(self, store: str, wanted: Sequence[str], limit: int) -> dict[str, int]:
-        hashes = [hashed(store, term, frequency) for term in wanted for frequency in FREQUENCIES]
-        ((counts,),) = await self._db.fetch(_COUNT, hashes, len(FREQUENCIES), limit, idempotent=True)
+        ((counts,),) = await self._tables.fetch(_COUNT, _hashes(store, wanted), len(FREQUENCIES), limit)
         return dict(zip(wanted, counts, strict=True))
 
     async def _by_vector(
@@ -305,7 +293,7 @@ class PostgresVectorStores(VectorStoreRecords):
     async def _similarities(self, statement: str, search_query: Query, *values: object) -> dict[ChunkKey, float]:
         """`statement` compares chunks with the query's vector, its first parameter."""
         assert search_query.vector is not None
-        rows = await self._db.fetch(statement, _vector(search_query.vector), *values, idempotent=True)
+        rows = await self._tables.fetch(statement, _vector(search_query.vector), *values)
         return {ChunkKey(file, number): similarity(distance) for file, number, distance in rows}
 
     async def _prepare_vectors(self) -> None:
@@ -361,6 +349,10 @@ def hashed(store: str, term: str, frequency: int) -> int:
     """`frequency` is in the chunk, from `FREQUENCIES`."""
     digest = blake2b(f"{store} {frequency} {term}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
+
+
+def _hashes(store: str, wanted: Sequence[str]) -> list[int]:
+    return [hashed(store, term, frequency) for term in wanted for frequency in FREQUENCIES]
 
 
 def hashed_terms(store: str, text: str) -> tuple[list[int], int]:
