@@ -17,7 +17,7 @@ import logging
 import logging.config
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -79,20 +79,17 @@ def _format_value(value: object) -> str:
     return _to_json(value)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    errors: list[BaseException] = []
-    while error is not None and error not in errors:
-        errors.append(error)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return reversed(errors)
-
-
 def _without_messages(error: BaseException) -> str:
     """A traceback without messages, which can quote a prompt or an answer."""
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.insert(0, cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return "\n".join(
         f"Traceback (most recent call last):\n{''.join(traceback.format_tb(cause.__traceback__))}"
         f"{type(cause).__qualname__}"
-        for cause in _chain(error)
+        for cause in causes
     )
 
 

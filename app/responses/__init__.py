@@ -36,9 +36,8 @@ from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.quota import StorageQuota
 from app.responses.run import Caller, Run
 from app.responses.stored import StoredResponses
-from app.responses.tool_loop import ToolLoop
+from app.responses.tool_loop import tool_loop_of
 from app.responses.tool_loop.approvals import Approvals
-from app.responses.tool_loop.options import LoopOptions, loop_options
 from app.stores import LayeredStore, Store
 from app.tools import HostedTool
 
@@ -176,12 +175,11 @@ class Responses:
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
         builder = preparation.builder({**preparation.response, "output": []} if policy else None)
-        rounds: LoopOptions | None = None
+        loop = None
         if request.tools or request.context_management or context.decisions.approved:
-            rounds = loop_options(preparation, self.tools, layers, review, generate=generate)
+            loop = tool_loop_of(preparation, builder, self.tools, layers, lifecycle, review, generate=generate)
         generation: Generation
-        if rounds:
-            loop = ToolLoop(builder, rounds, lifecycle)
+        if loop:
             options.check_size(await loop.first_body())
             generation = loop
         elif generate:

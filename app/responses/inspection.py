@@ -22,8 +22,7 @@ from app.core.usage import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.run import Caller
-from app.responses.tool_loop.options import declared_tools
-from app.responses.tool_loop.sessions import open_tools
+from app.responses.tool_loop.sessions import declared_tools, open_tools
 from app.stores import Change
 from app.tools import Declaration, HostedFunction, HostedTool, OutcomeStatus, Report, ReportedItem
 

@@ -165,7 +165,8 @@ class Preparation:
 
     async def first_request(self) -> tuple[ModelRequest, EncodedRequest]:
         model_request = self._model_request(self._effective)
-        return model_request, await self._encode(model_request)
+        model_request.encoded = await run_in_thread_if_large(self._backend.encode, model_request)
+        return model_request, model_request.encoded
 
     async def query(self, builder: EventBuilder) -> ModelQuery:
         """The only query of a response without hosted tools."""
@@ -255,10 +256,6 @@ class Preparation:
             descriptions=self.images.texts if self.images else None,
         )
 
-    async def _encode(self, model_request: ModelRequest) -> EncodedRequest:
-        model_request.encoded = await run_in_thread_if_large(self._backend.encode, model_request)
-        return model_request.encoded
-
     async def _query(
         self,
         model_request: ModelRequest,
@@ -270,7 +267,7 @@ class Preparation:
     ) -> ModelQuery:
         """With a `margin`, too long prompts are shortened and sent again."""
         request = self._effective
-        encoded = await self._encode(model_request)
+        encoded = model_request.encoded = await run_in_thread_if_large(self._backend.encode, model_request)
         options = (encoded.profile or self._backend.profile(model_request.model)).response
         if read is DeltaReader and (extra := request.__pydantic_extra__) and (stop := stop_sequences(extra)):
             read = partial(StoppingReader, stop)

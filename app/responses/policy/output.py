@@ -28,10 +28,6 @@ _OWN = frozenset({"id", "output", "status", "completed_at", "incomplete_details"
 _KEPT_NOTES = ("call_id", "round", "namespace", "name")
 
 
-class _Refused(Exception):
-    """The policy service refuses an item."""
-
-
 class ReviewedGeneration(Generation):
     """
     Sends items only after the policy service allows them.
@@ -71,20 +67,23 @@ class ReviewedGeneration(Generation):
         inner = asyncio.create_task(self._inner.generate(self, open_after))
         inner.add_done_callback(lambda _: self._changed.set())
         try:
-            while not inner.done():
+            refusal: str | None = None
+            while refusal is None and not inner.done():
                 await self._changed.wait()
                 self._changed.clear()
-                await self._review()
-            inner.result()
-            self.send(self._inner.builder.pop_events())
-            await self._review()
-            self._end()
-        except _Refused as refusal:
-            await cancel(inner)
-            usage = self._stopped_usage()
-            self.builder.refusal(str(refusal))
-            self.builder.incomplete("content_filter")
-            self.builder.response["usage"] = usage
+                refusal = await self._review()
+            if refusal is None:
+                inner.result()
+                self.send(self._inner.builder.pop_events())
+                refusal = await self._review()
+            if refusal is None:
+                self._end()
+            else:
+                await cancel(inner)
+                usage = self._stopped_usage()
+                self.builder.refusal(refusal)
+                self.builder.incomplete("content_filter")
+                self.builder.response["usage"] = usage
         finally:
             await cancel(inner)
             self._delivery = NO_DELIVERY
@@ -120,11 +119,12 @@ class ReviewedGeneration(Generation):
         if events := self.builder.pop_events():
             self._delivery.send(events)
 
-    async def _review(self) -> None:
+    async def _review(self) -> str | None:
+        """Add the finished items up to a refusal; return its message."""
         while (item := self._finished.get(self._next)) is not None:
             decision = await self._decide([item])
             if decision.action == "refuse":
-                raise _Refused(decision.message)
+                return decision.message
             del self._finished[self._next]
             self._next += 1
             if decision.action == "replace":
@@ -134,6 +134,7 @@ class ReviewedGeneration(Generation):
             self._deliver()
             await self._delivery.drain()
             self._resumed.set()
+        return None
 
     def _add(self, item: Item, upstream: JSONObject | None) -> None:
         if upstream is not None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
 from app.core.stream.event_batch import EventBatch
@@ -19,7 +21,7 @@ from app.core.types import JSONObject, Response, Usage
 from app.core.types.hosted import HostedTools
 from app.core.types.request import TERMINAL
 from app.core.usage import added_usage, complete_tool_usage, estimate_prompt, usage_of
-from app.errors import APIError, BackendError, Warnings
+from app.errors import APIError, BackendError, InvalidRequest, Warnings
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
 from app.responses.delivery import EventWriter
 from app.responses.generate import (
@@ -31,8 +33,14 @@ from app.responses.generate import (
     respond,
     unreadable,
 )
-from app.responses.tool_loop.calls import HostedCalls
-from app.responses.tool_loop.options import LoopOptions
+from app.responses.images import StoredImages
+from app.responses.policy import InputReview
+from app.responses.preparation import Preparation
+from app.responses.tool_loop.approvals import Approvals
+from app.responses.tool_loop.calls import HostedCalls, LoopOptions
+from app.responses.tool_loop.sessions import SessionFunction, declared_tools
+from app.stores import LayeredStore
+from app.tools import HostedTool
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +112,10 @@ class ToolLoop(Generation):
         """The first request, without hosted functions. Raises `InvalidRequest`."""
         query = await self._preparation.in_round(
             self.builder,
-            hosted=self._options.hosted(),
+            hosted=self._hosted_tools(),
             output=(),
             upstream={},
-            changes={"tool_choice": self._options.choice(last=True)},
+            changes={"tool_choice": self._choice(last=True)},
             limits=CallLimits(),
         )
         return query.body
@@ -177,7 +185,7 @@ class ToolLoop(Generation):
 
     async def _next_query(self) -> ModelQuery | None:
         """None ends the response."""
-        options, request = self._options, self._preparation.request
+        request = self._preparation.request
         for warning in self._query.warnings if self._query else ():
             self._warnings.add(warning)
         left = request.max_output_tokens
@@ -198,12 +206,12 @@ class ToolLoop(Generation):
         if self._last_reason:
             self._calls.items.warn(f"Tool calls were stopped: {self._last_reason}.")
         if self._hosted is None or self._last_reason:
-            self._hosted = options.hosted([] if self._last_reason else self._calls.sessions.functions)
+            self._hosted = self._hosted_tools([] if self._last_reason else self._calls.sessions.functions)
         output = [*self.builder.response["output"]]
         self._first_item = len(output)
         changes: JSONObject = {"max_output_tokens": left}
         if self._round or self._last_reason:
-            changes["tool_choice"] = options.choice(last=bool(self._last_reason))
+            changes["tool_choice"] = self._choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
         query = await self._preparation.in_round(
             self.builder,
@@ -219,6 +227,24 @@ class ToolLoop(Generation):
             if binding.hosted or binding.kind is MCP_APPROVAL_REQUEST
         }
         return query
+
+    def _hosted_tools(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
+        return HostedTools(
+            [(entry.function, entry.tool.types) for entry in functions],
+            frozenset(tool.position for tool in self._options.declared),
+            frozenset(type_name for tool in self._options.declared for type_name in tool.types),
+        )
+
+    def _choice(self, *, last: bool) -> Any:
+        """`tool_choice` after the first round: not forced; without hosted tools in the `last` round."""
+        choice: Any = self._preparation.request.tool_choice
+        if isinstance(choice, str):
+            return "none" if choice == "none" else "auto"
+        if choice["type"] != "allowed_tools":
+            return "auto"
+        types = self._hosted_tools().types
+        tools = [tool for tool in choice["tools"] if not (last and tool["type"] in types)]
+        return {**choice, "mode": "auto", "tools": tools} if tools else "none"
 
     def _upstream(self) -> dict[str, Upstream]:
         return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
@@ -330,3 +356,35 @@ class _WithoutSummary:
 
     async def drain(self) -> None:
         await self._delivery.drain()
+
+
+def tool_loop_of(
+    preparation: Preparation,
+    builder: EventBuilder,
+    tools: Mapping[str, HostedTool],
+    layers: LayeredStore,
+    lifecycle: ResponseLifecycle,
+    review: InputReview | None,
+    *,
+    generate: bool,
+) -> ToolLoop | None:
+    """
+    None for a single answer, or without a generation.
+
+    Raises as `declared_tools`, also without a generation. `review` reviews tool results.
+    """
+    request, context, caller = preparation.request, preparation.context, preparation.caller
+    declared = declared_tools(tools, request, caller, context, preparation.response["id"])
+    if context.decisions.approved and not (declared and generate):
+        message = "Invalid 'tools': must contain the tools of all approved calls."
+        raise InvalidRequest(message, param="tools")
+    threshold: int | None = None
+    if request.context_management and not context.compacts:
+        default = preparation.options.compact_threshold
+        threshold = min(entry.compact_threshold or default for entry in request.context_management)
+    if not generate or not (declared or threshold is not None):
+        return None
+    approvals = Approvals(layers.store, caller.owner)
+    images = StoredImages(layers, caller.owner, context.images)
+    options = LoopOptions(preparation, declared, approvals, images, threshold, review)
+    return ToolLoop(builder, options, lifecycle)

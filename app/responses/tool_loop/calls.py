@@ -22,6 +22,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
 from app.core.types import JSONMapping, JSONObject, Usage, with_fields
+from app.core.types.frozen import frozen
 from app.core.types.hosted import DeferredTool, HostedFunction
 from app.core.types.request import TERMINAL, Item
 from app.core.usage import Counts, added_counts
@@ -30,9 +31,16 @@ from app.observability.lifecycle import ResponseLifecycle
 from app.responses.delivery import EventWriter
 from app.responses.generate import Deadline, DeadlineExceeded
 from app.responses.images import StoredImages
-from app.responses.tool_loop.approvals import ApprovalClaim
-from app.responses.tool_loop.options import LoopOptions
-from app.responses.tool_loop.sessions import SessionFunction, ToolSessions, call_signature, parsed_arguments
+from app.responses.policy import InputReview
+from app.responses.preparation import Preparation
+from app.responses.tool_loop.approvals import ApprovalClaim, Approvals
+from app.responses.tool_loop.sessions import (
+    DeclaredTool,
+    SessionFunction,
+    ToolSessions,
+    call_signature,
+    parsed_arguments,
+)
 from app.tools import Outcome, OutcomeStatus, Report, ReportedItem, ToolCall
 
 logger = logging.getLogger(__name__)
@@ -42,6 +50,18 @@ CANCEL_TIMEOUT = 5.0  # seconds until a cancelled call is abandoned
 
 ALREADY_USED = "This approval was already used. The call was not run again."
 NO_OBJECT = "The arguments must be a JSON object. The call was not run. Call the tool again with valid arguments."
+
+
+@frozen
+class LoopOptions:
+    """The same in all rounds of a response."""
+
+    preparation: Preparation
+    declared: Sequence[DeclaredTool]
+    approvals: Approvals
+    images: StoredImages  # from earlier turns
+    compact_threshold: int | None = None  # prompt tokens; None: never compact
+    review: InputReview | None = None  # reviews tool results before the model sees them
 
 
 class HostedCalls:

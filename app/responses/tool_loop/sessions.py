@@ -16,11 +16,13 @@ from typing import NamedTuple
 import orjson
 
 from app.core.bounded_json import loads
+from app.core.history.context import RequestContext
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import HostedFunction
-from app.core.types.request import Item, Part
+from app.core.types.request import CreateResponse, Item, Part
 from app.errors import APIError, InvalidRequest, PermissionDenied
 from app.responses.policy import InputReview
+from app.responses.run import Caller
 from app.tools import NAMED_TYPES, Declaration, HostedTool, Outcome, Report, ToolCall, ToolSession, unknown_server
 
 logger = logging.getLogger(__name__)
@@ -84,6 +86,39 @@ def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, positi
     if refusal:
         raise refusal
     return None
+
+
+def declared_tools(
+    tools: Mapping[str, HostedTool],
+    request: CreateResponse,
+    caller: Caller,
+    context: RequestContext,
+    response_id: str = "",
+) -> list[DeclaredTool]:
+    """
+    The request's hosted tool declarations, with unopened sessions. Raises `InvalidRequest` and `PermissionDenied`.
+    """
+    if context.compacts or not request.tools:
+        return []
+    types = NAMED_TYPES.union(*(tool.types for tool in tools.values()))
+    declarations = (
+        Declaration(
+            tool=tool,
+            secrets=request.tool_secrets.restore(tool),
+            param_path=f"tools[{position}]",
+            owner=caller.owner,
+            response_id=response_id,
+            chain=context.key,
+            include=frozenset(request.include),
+            key_names=caller.key_names,
+            access=caller.access,
+            warnings=context.warnings,
+        )
+        if tool["type"] in types
+        else None
+        for position, tool in enumerate(request.tools)
+    )
+    return open_tools(tools, declarations)
 
 
 class SessionFunction(NamedTuple):
