@@ -182,9 +182,8 @@ class GeminiDecoder(APIDecoder):
         item, self._code = self._code, None
         if item is None:
             return []
-        return self._native(
-            {**item, "status": status, "outputs": outputs}, {**item, "status": "in_progress", "outputs": None}
-        )
+        started = {**item, "status": "in_progress", "outputs": None}
+        return self._native({**item, "status": status, "outputs": outputs}, started)
 
     def _finish(self, reason: str, finish: FinishReason, response: JSONMapping) -> list[Delta]:
         first, self.finished = not self.finished, True
@@ -255,7 +254,12 @@ _WEB = ("https://", "http://")
 
 
 def citations(text: str, grounding: JSONMapping, cited: Iterable[JSONMapping]) -> list[JSONObject]:
-    return [*flat_annotations([*_supports(text, grounding), *_quotations(text, cited)])]
+    found = [*_supports(text, grounding)]
+    for citation in cited:
+        url, span = json_text(citation.get("uri")), _span(text, citation)
+        if span and url.startswith(_WEB):
+            found.append({"type": "url_citation", "url": url, "title": json_text(citation.get("title")) or url, **span})
+    return [*flat_annotations(found)]
 
 
 def _supports(text: str, grounding: JSONMapping) -> Iterator[JSONObject]:
@@ -265,13 +269,6 @@ def _supports(text: str, grounding: JSONMapping) -> Iterator[JSONObject]:
         for index in json_list(support.get("groundingChunkIndices")):
             if span and isinstance(index, int) and 0 <= index < len(pages) and (page := pages[index]):
                 yield {"type": "url_citation", **page, **span}
-
-
-def _quotations(text: str, cited: Iterable[JSONMapping]) -> Iterator[JSONObject]:
-    for citation in cited:
-        url, span = json_text(citation.get("uri")), _span(text, citation)
-        if span and url.startswith(_WEB):
-            yield {"type": "url_citation", "url": url, "title": json_text(citation.get("title")) or url, **span}
 
 
 def _page(chunk: object) -> JSONObject | None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from app.backends.apis.gemini.conversation import GeminiConversation, as_content, sent_parts
 from app.core.profile import Profile, RequestOptions
 from app.core.request import (
@@ -75,7 +77,6 @@ def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONO
 
 # Others have their own name in camel case.
 _NAMES = {
-    "max_output_tokens": "maxOutputTokens",
     "stop": "stopSequences",
     "top_logprobs": "logprobs",
     "logprobs": "responseLogprobs",
@@ -97,12 +98,7 @@ def _sampling(state: TranslationState) -> JSONObject:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     fields = {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
     limit(state, fields)
-    return {_NAMES.get(name, _camel(name)): value for name, value in fields.items()}
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
+    return {_NAMES.get(name, to_camel(name)): value for name, value in fields.items()}
 
 
 _TIERS = {"default": "standard", "flex": "flex", "priority": "priority"}

@@ -6,7 +6,7 @@ Encode a model request for Responses API servers: the whole conversation as item
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import Function, ToolSet, collect_tools
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.hosted import HostedTools
 from app.errors import InvalidRequest
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -79,15 +78,16 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
     options = profile.request
     if isinstance(request.tool_choice, dict):
         options = replace(options, tool_choice=replace(options.tool_choice, allowed="keep"))
-    native_positions, native = native_tools(request.tools, options, model_request.hosted)
-    hosted = model_request.hosted
-    if native_positions:
-        hosted = replace(hosted, served=frozenset({*hosted.served, *native_positions}))
+    hosted, passes = model_request.hosted, options.passes
+    # Tools that run at the server, by position.
+    native = {n: {**tool} for n, tool in enumerate(request.tools) if tool["type"] in passes and n not in hosted.served}
+    if native:
+        hosted = replace(hosted, served=frozenset({*hosted.served, *native}))
     state = TranslationState(model_request, profile, options, hosted)
     if model_request.strict:
         reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
-    choice, native_choice = tool_choice(state, tools, native)
+    choice, native_choice = tool_choice(state, tools, {str(tool["type"]) for tool in native.values()})
     stays = stays_native(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
     sent = ResponsesConversation(read, state, tools, positions, stays).messages()
@@ -102,7 +102,7 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
         "model": options.model_map.get(model_request.model, model_request.model),
         **({"instructions": instructions} if instructions else {}),
         "input": sent,
-        **tool_fields(state, [*declared(choice.functions, options), *native], native_choice),
+        **tool_fields(state, [*declared(choice.functions, options), *native.values()], native_choice),
         **_reasoning(state),
         **_text(state, text_format),
         "include": _include(state, native=bool(native)),
@@ -152,36 +152,18 @@ def _text(state: TranslationState, text_format: JSONObject | None) -> dict[str, 
 
 
 def _include(state: TranslationState, *, native: bool) -> list[str]:
-    def names() -> Iterator[str]:
-        yield ENCRYPTED
-        for value in state.request.include:
-            if value == _LOGPROBS or (native and value in _NATIVE_INCLUDES):
-                yield value
-        if state.request.top_logprobs:
-            yield _LOGPROBS
-
-    return [*dict.fromkeys(names())]
+    request = state.request
+    names = [
+        ENCRYPTED,
+        *(name for name in request.include if name == _LOGPROBS or (native and name in _NATIVE_INCLUDES)),
+    ]
+    if request.top_logprobs:
+        names.append(_LOGPROBS)
+    return [*dict.fromkeys(names)]
 
 
 # Positions in the input differ from the caller's.
 RESPONSES_CALLER_FIELDS = {"input": "input", "tools": "tools"}
-
-
-Named = JSONMapping
-
-
-def native_tools(
-    tools: Sequence[Named], options: RequestOptions, hosted: HostedTools
-) -> tuple[list[int], list[JSONObject]]:
-    """Exclude tools that run here."""
-    if not options.passes:
-        return [], []
-    positions = [
-        position
-        for position, tool in enumerate(tools)
-        if tool["type"] in options.passes and position not in hosted.served
-    ]
-    return positions, [{**tools[position]} for position in positions]
 
 
 def declared(functions: Mapping[str, Function], options: RequestOptions) -> list[JSONObject]:
@@ -221,36 +203,31 @@ def is_custom(function: Function, options: RequestOptions) -> bool:
     return source is not None and source.tool["type"] == "custom" and "custom" in options.native_tools
 
 
-def tool_choice(state: TranslationState, tools: ToolSet, native: Sequence[Named]) -> tuple[Choice, object]:
-    request = state.request
-    sent: Any = request.tool_choice if "tool_choice" in state.given else None
-    types = {tool["type"] for tool in native}
-    if isinstance(sent, dict) and sent["type"] in types:
+def tool_choice(state: TranslationState, tools: ToolSet, native: set[str]) -> tuple[Choice, object]:
+    """`native`: types of tools that run at the server."""
+    sent: Any = state.request.tool_choice if "tool_choice" in state.given else None
+    if isinstance(sent, dict) and sent["type"] in native:
         return Choice(tools.functions, allowed=frozenset()), sent
     if isinstance(sent, dict) and sent["type"] == "allowed_tools":
-        return _allowed_tools(sent, state, tools, types)
-    if isinstance(sent, str) and types and not tools.functions:
+        if own := [tool for tool in sent["tools"] if tool["type"] in native]:
+            return _allowed_tools(sent, state, tools, own)
+    elif isinstance(sent, str) and native and not tools.functions:
         return Choice({}, allowed=frozenset()), sent
     choice = choose(sent, tools, state)
     return choice, _native(choice.value, tools, state.options)
 
 
 def _allowed_tools(
-    sent: JSONMapping, state: TranslationState, tools: ToolSet, native: set[str]
+    sent: JSONMapping, state: TranslationState, tools: ToolSet, own: list[JSONObject]
 ) -> tuple[Choice, object]:
-    own = [tool for tool in sent["tools"] if tool["type"] in native]
-    others = [tool for tool in sent["tools"] if tool["type"] not in native]
-    if not own:
-        choice = choose(sent, tools, state)
-        return choice, _native(choice.value, tools, state.options)
+    mode = sent.get("mode") or "auto"
+    others = [tool for tool in sent["tools"] if tool not in own]
     names = choose({**sent, "tools": others, "mode": "auto"}, tools, state).allowed if others else frozenset()
     assert names is not None
-    listed = [_named(name, tools, state.options) for name in sorted(names)]
-    mode = sent.get("mode") or "auto"
     if mode == "none":
         return Choice(tools.functions, allowed=frozenset()), "none"
-    value = {"type": "allowed_tools", "mode": mode, "tools": [*listed, *own]}
-    return Choice(tools.functions, allowed=names), value
+    listed = [_named(name, tools, state.options) for name in sorted(names)]
+    return Choice(tools.functions, allowed=names), {"type": "allowed_tools", "mode": mode, "tools": [*listed, *own]}
 
 
 def _native(value: object, tools: ToolSet, options: RequestOptions) -> object:
