@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import field, replace
+from dataclasses import field
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeAlias
 
@@ -86,20 +86,15 @@ class RawBody(Protocol):
 class RawRequest:
     endpoint: str  # below the base URL, for example `/embeddings`
     query: str  # without the `?`
-    headers: Sequence[tuple[bytes, bytes]]  # end-to-end, without credentials
+    received: Sequence[tuple[bytes, bytes]]  # the caller's headers
     body: RawBody
     model: str  # as named by the caller; may be empty
     caller_key: str | None = None  # if the backend forwards it
     # Returns a key shared by a conversation's requests, for replica affinity.
     conversation: Callable[[], str] = str
     retry_allowed: bool = True  # at the same server
+    headers: Mapping[str, str] = field(default_factory=dict)  # replace the caller's
     attempts: Attempts = field(default_factory=Attempts, compare=False)
-
-    def with_headers(self, added: Mapping[str, str]) -> RawRequest:
-        """Add or replace headers."""
-        fields = [(name.encode(), value.encode()) for name, value in added.items()]
-        replaced = {name for name, _ in fields}
-        return replace(self, headers=[*(field for field in self.headers if field[0] not in replaced), *fields])
 
 
 class RawAnswer(Protocol):
@@ -141,14 +136,9 @@ class DeltaReceiver(Protocol):
     taps: list[Tap]  # called with all deltas
 
     @property
-    def over(self) -> bool:
-        """Whether no more deltas are needed."""
-        ...
-
+    def over(self) -> bool: ...  # whether no more deltas are needed
     @property
-    def paused(self) -> bool:
-        """Whether `drain` must be awaited before the next deltas."""
-        ...
+    def paused(self) -> bool: ...  # whether `drain` must be awaited before the next deltas
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
         """Process deltas; return whether more may follow without `drain`."""
@@ -270,14 +260,9 @@ class RequestObservation(Protocol):
     """An observer's record for a request. Methods must be fast and must not raise."""
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers to add or replace."""
-        ...
-
+    def headers(self) -> Mapping[str, str]: ...  # to add to the request, or to replace
     @property
-    def tap(self) -> Tap | None:
-        """Called with the answer's deltas."""
-        ...
+    def tap(self) -> Tap | None: ...  # called with the answer's deltas
 
     def accepted(self, answer: OpenRequest | RawAnswer) -> None: ...
 

@@ -351,7 +351,7 @@ class RequestInFlight:
             observation = observe(replica.backend, request, replica.server)
             self._observations.append(observation)
             if observation.headers:
-                request = request.with_headers(observation.headers)
+                request = dataclasses.replace(request, headers={**request.headers, **observation.headers})
         return request
 
     async def _close(self, error: BaseException | None) -> None:

@@ -48,10 +48,6 @@ class BodyReader:
         # Raised after the last delta. Usually a class: a stored exception retains the answer until garbage collection.
         self._end: Exception | type[Exception] | None = None
 
-    def resumed(self, reply: HTTPReply) -> BodyReader:
-        self.decoder.resume()
-        return BodyReader(reply, self._profile, self.decoder)
-
     async def receive(self, receiver: DeltaReceiver | None) -> None:
         """
         Pass on deltas until the answer ends; without a receiver, wait for the first.

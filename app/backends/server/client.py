@@ -395,7 +395,9 @@ class SentRequest:
             await self.__aenter__()
         while (body := answer.decoder.continuation) is not None:
             await answer.reply.aclose()
-            answer = self._answer = answer.resumed(await self._send(self._endpoint, body))
+            reply = await self._send(self._endpoint, body)
+            answer.decoder.resume()
+            answer = self._answer = BodyReader(reply, self._endpoint.profile, answer.decoder)
             await answer.receive(receiver)
 
     async def _open(self, *, whole: bool) -> BodyReader:

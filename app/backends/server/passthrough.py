@@ -73,11 +73,11 @@ class Forwarding:
         """
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
-        own = _encoded({**credentials, **session_header(self._profile, request.conversation)})
+        own = _encoded({**request.headers, **session_header(self._profile, request.conversation), **credentials})
         messages = is_of_messages(request.endpoint)
         options = self._own_of_messages if messages else self._own
         replaced = self._replaced | {name.lower() for name in own}
-        forwarded = request_headers(request.headers, messages=messages, own_account=own_account)
+        forwarded = request_headers(request.received, messages=messages, own_account=own_account)
         passed_on = [(name, value + self._extended.get(name, b"")) for name, value in forwarded if name not in replaced]
         given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS) if options else frozenset()
         headers = [

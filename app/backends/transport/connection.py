@@ -117,11 +117,11 @@ class HTTPConnection(asyncio.Protocol):
         return not self._blocked
 
     async def _writable(self, reply: Reply) -> bool:
-        """Wait until more data can follow; return False if none should."""
+        """Wait until more data can follow; return False after the reply's end, or an error status."""
         # A closing socket accepts all data; the end follows soon.
-        while (self._blocked or not self.usable) and not reply.end and not reply.refuses:
+        while (self._blocked or not self.usable) and not reply.end and reply.status < 400:
             await reply.changed()
-        return not reply.end and not reply.refuses
+        return not reply.end and reply.status < 400
 
     async def _write_all(self, pieces: AsyncIterable[bytes] | None, reply: Reply) -> bool:
         if pieces is not None:
@@ -134,7 +134,8 @@ class HTTPConnection(asyncio.Protocol):
 
     def _cut_off(self, error: Exception | None) -> None:
         if reply := self._reply:
-            self._end(Stale() if self._used and reply.untouched else reply.cut_off(error), reusable=False)
+            stale = self._used and not reply.status and not reply.unread
+            self._end(Stale() if stale else reply.cut_off(error), reusable=False)
 
     def _end(self, end: Exception | type[Exception], *, reusable: bool) -> None:
         """Detach the reply, if any; its received bytes remain readable."""
@@ -182,7 +183,7 @@ class HTTPConnection(asyncio.Protocol):
                 else:
                     reply.wake(stopped=True)
             except Exception as error:
-                reply.fail(error)
+                reply.wake(error=error)
         else:
             reply.unread += len(data)
             if reply.unread <= HIGH_WATER:
@@ -375,17 +376,14 @@ class Reply(httpx.AsyncByteStream):
         self._waiter = self._loop.create_future()
         return self._waiter
 
-    def wake(self, *, stopped: bool = False) -> None:
-        """Wake the reader; `stopped`: `take` has returned False."""
+    def wake(self, *, stopped: bool = False, error: Exception | None = None) -> None:
+        """Wake the reader after `take` has returned False (`stopped`) or raised `error`, or without `take`."""
         waiter, self._waiter, self.take = self._waiter, None, None
         if waiter and not waiter.done():
-            waiter.set_result(stopped)
-
-    def fail(self, error: Exception) -> None:
-        """Wake the reader with an exception from `take`."""
-        waiter, self._waiter, self.take = self._waiter, None, None
-        if waiter and not waiter.done():
-            waiter.set_exception(error)
+            if error:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(stopped)
 
     def pause(self) -> None:
         """Stop receiving until all bytes have been read."""
@@ -395,9 +393,8 @@ class Reply(httpx.AsyncByteStream):
         self.wake()
 
     def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._connection.pause(False)
+        self._paused = False
+        self._connection.pause(False)
 
     def finish(self, end: Exception | type[Exception]) -> None:
         self.end = end
@@ -408,14 +405,6 @@ class Reply(httpx.AsyncByteStream):
             self._lingering.cancel()
         if self._waiter:
             self.wake()
-
-    @property
-    def refuses(self) -> bool:
-        return self.status >= 400
-
-    @property
-    def untouched(self) -> bool:
-        return not self.status and not self.unread
 
     def cut_off(self, error: Exception | None) -> Exception | type[Exception]:
         """How the reply ends if its connection closes now."""

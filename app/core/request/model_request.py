@@ -65,9 +65,6 @@ class ModelRequest:
     # Encoded once, for the first server.
     encoded: EncodedRequest | None = field(default=None, compare=False, repr=False)
 
-    def with_headers(self, added: Mapping[str, str]) -> ModelRequest:
-        return replace(self, headers={**self.headers, **added})
-
     @property
     def input_start(self) -> int:
         """The index in `items` of the request's first input item; 0 after truncation."""
