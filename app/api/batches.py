@@ -280,7 +280,7 @@ class LineRequests:
                 run = await self._api.responses.create(request, caller, account=account)
                 return 200, dumps(await run.drain()), None
             passthrough = self._passthrough[claimed.batch.endpoint]
-            return await _forwarded(passthrough.as_caller(caller, account), claimed)
+            return await _forwarded(partial(passthrough, caller=caller, admission=account), claimed)
         except APIError as error:
             return error.status, orjson.dumps(error.body()), error
         except Exception:

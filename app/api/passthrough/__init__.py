@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.api.auth import header_values
 from app.api.client_apis import CLIENT_APIS, client_api
@@ -159,24 +159,22 @@ class Passthrough:
         self._endpoint = endpoint
         self._forwards = forwards
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._serve(scope, receive, send, self._api.auth.caller(header_values(scope)))
-
-    def as_caller(self, caller: Caller, admission: Admission) -> ASGIApp:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._serve(scope, receive, send, caller, admission)
-
-        return app
-
-    async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, caller: Caller, admitted: Admission | None = None
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        caller: Caller | None = None,
+        admission: Admission | None = None,
     ) -> None:
+        """A batch's requests already have a caller and an admission."""
         api, request = self._api, Request(scope, receive)
+        caller = caller or api.auth.caller(header_values(scope))
         prefix = self._prefix
         path = self._endpoint.path if prefix is None else scope["path"].removeprefix(prefix)
         if not _SAFE.fullmatch(path):
             raise NotFound(f"POST {scope['path'][:1000]} not found.", code="unknown_url")
-        admission = admitted or await api.admit(caller)
+        admission = admission or await api.admit(caller)
         request.state.limit_headers = admission.headers()
         content_types = [value for name, value in scope["headers"] if name == b"content-type"]
         boundary = None if self._endpoint.prompts else form_boundary(content_types)

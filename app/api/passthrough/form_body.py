@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
 from types import MappingProxyType
+from typing import ClassVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -146,28 +147,18 @@ class ModelField(FormReader):
             raise _ambiguous(f"the field {part.name[:64]!r} could be taken for 'model'")
 
 
+@dataclass(eq=False)
 class FormBody:
     """Forwards buffered bytes, and the rest as it arrives."""
 
-    fields: Mapping[str, object] = MappingProxyType({})
-
-    def __init__(
-        self,
-        field: ModelField,
-        buffer: SpooledTemporaryFile[bytes],
-        rest: AsyncGenerator[bytes, None],
-        length: int | None,
-        boundary: bytes,
-    ) -> None:
-        self.field = field
-        self._buffer = buffer
-        self._size = buffer.tell()
-        self._rest = rest
-        self._length = length
-        self._boundary = boundary
-        self._model = bytes(field.value)
-        quoted = boundary if re.fullmatch(_PLAIN, boundary) else b'"%b"' % boundary
-        self.media_type = b"multipart/form-data; boundary=" + quoted
+    field: ModelField
+    new_model: bytes  # to send
+    boundary: bytes
+    buffer: SpooledTemporaryFile[bytes]
+    size: int  # bytes in the buffer
+    rest: AsyncGenerator[bytes, None]
+    received_length: int | None  # in bytes, by `Content-Length`
+    fields: ClassVar[Mapping[str, object]] = MappingProxyType({})
 
     @classmethod
     async def read(cls, request: Request, boundary: bytes, access: KeyAccess, limit: int) -> FormBody:
@@ -194,44 +185,47 @@ class FormBody:
         except BaseException:
             buffer.close()
             raise
-        return cls(field, buffer, pieces, length, boundary)
+        return cls(field, bytes(field.value), boundary, buffer, buffer.tell(), pieces, length)
 
     @property
     def model(self) -> str:
         """Empty if the form has no model."""
         try:
-            return self._model.decode()
+            return self.new_model.decode()
         except UnicodeDecodeError:
             raise InvalidRequest("Invalid 'model': must be UTF-8.", param="model") from None
 
     @property
+    def media_type(self) -> bytes:
+        plain = re.fullmatch(_PLAIN, self.boundary)
+        return b"multipart/form-data; boundary=" + (self.boundary if plain else b'"%b"' % self.boundary)
+
+    @property
     def replayable(self) -> bool:
-        return self.field.ended or self.field.size == self._size  # all bytes sent are buffered
+        return self.field.ended or self.field.size == self.size  # all bytes sent are buffered
 
     @property
     def length(self) -> int | None:
         start, inserted, end = self._replacement()
-        return None if self._length is None else self._length + len(inserted) - (end - start)
+        return None if self.received_length is None else self.received_length + len(inserted) - (end - start)
 
     def with_model(self, model: str) -> FormBody:
         """Replace or insert the `model` field."""
-        body = copy(self)
-        body._model = model.encode()
-        return body
+        return replace(self, new_model=model.encode())
 
     def _replacement(self) -> tuple[int, bytes, int]:
         """The replaced bytes' start offset, their replacement, and their end offset."""
         start = self.field.start
         if start is None:
-            return 0, _MODEL_PART % (self._boundary, self._model) if self._model else b"", 0
-        return start, self._model, start + len(self.field.value)
+            return 0, _MODEL_PART % (self.boundary, self.new_model) if self.new_model else b"", 0
+        return start, self.new_model, start + len(self.field.value)
 
     def content(self) -> bytes | AsyncIterator[bytes]:
         """Bytes if the form is in memory, otherwise a stream."""
-        if not self.field.ended or self._size > _MEMORY:
+        if not self.field.ended or self.size > _MEMORY:
             return self._pieces()
         start, inserted, end = self._replacement()
-        data = self._read_at(0, self._size)
+        data = self._read_at(0, self.size)
         return data[:start] + inserted + data[end:]
 
     async def _pieces(self) -> AsyncIterator[bytes]:
@@ -240,9 +234,9 @@ class FormBody:
             yield piece
         if inserted:
             yield inserted
-        async for piece in self._buffered(end, self._size):
+        async for piece in self._buffered(end, self.size):
             yield piece
-        async for piece in self._rest:
+        async for piece in self.rest:
             yield piece
         self.field.on_received()
 
@@ -253,12 +247,12 @@ class FormBody:
             yield piece
 
     def _read_at(self, start: int, size: int) -> bytes:
-        self._buffer.seek(start)
-        return self._buffer.read(size)
+        self.buffer.seek(start)
+        return self.buffer.read(size)
 
     async def aclose(self) -> None:
-        await self._rest.aclose()
-        self._buffer.close()
+        await self.rest.aclose()
+        self.buffer.close()
 
 
 async def _received(request: Request, field: ModelField, limit: int) -> AsyncGenerator[bytes, None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 from app.api.request_body import load_json
 from app.core.bounded_json import MAX_VALUES
@@ -25,16 +26,17 @@ def reads_as_model(name: str) -> bool:
     return name != _MODEL and _LIKE_MODEL.fullmatch(name) is not None
 
 
+@dataclass(eq=False, slots=True)
 class JSONBody:
-    replayable = True
-    media_type = b"application/json"  # without a charset: the body was read as UTF-8
+    data: bytes
+    fields: dict[str, object]
+    span: _Span | None = None  # of the `model` value
+    replayable: ClassVar[bool] = True
+    media_type: ClassVar[bytes] = b"application/json"  # without a charset: the body was read as UTF-8
 
-    def __init__(self, data: bytes, fields: dict[str, object], span: _Span | None = None) -> None:
-        """`span` of the `model` value."""
-        self._data = data
-        self._span = span
-        self.length: int | None = len(data)
-        self.fields = fields
+    @property
+    def length(self) -> int | None:
+        return len(self.data)
 
     @classmethod
     def parse(cls, data: bytes, max_values: int = MAX_VALUES) -> JSONBody:
@@ -59,12 +61,12 @@ class JSONBody:
 
     def with_model(self, model: str) -> JSONBody:
         """No other byte changes."""
-        data, encoded = memoryview(self._data), json.dumps(model).encode()
+        data, encoded = memoryview(self.data), json.dumps(model).encode()
         before = after = b""
-        if self._span:
-            start, end = self._span
+        if self.span:
+            start, end = self.span
         else:
-            start = end = self._data.index(b"{") + 1
+            start = end = self.data.index(b"{") + 1
             before, after = b'"model":', b"," if self.fields else b""
         # One join copies a large body only once.
         replaced = b"".join((data[:start], before, encoded, after, data[end:]))
@@ -72,7 +74,7 @@ class JSONBody:
         return JSONBody(replaced, self.fields, (start, start + len(encoded)))
 
     def content(self) -> bytes:
-        return self._data
+        return self.data
 
 
 def _model_spans(data: bytes) -> Iterator[_Span]:

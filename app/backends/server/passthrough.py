@@ -63,7 +63,7 @@ class Forwarding:
         self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
         self._extended = {name.lower(): b"," + value for name, value in self._own.items() if name.lower() in _LISTS}
         self._replaced = {name.lower() for name in self._own} - _DEFAULTS - _LISTS
-        self._endpoint_url = lru_cache(64)(self._url_without_query)  # the slowest step
+        self._target = lru_cache(64)(self._target_without_query)  # the slowest step
 
     def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> OutgoingRequest:
         """
@@ -89,21 +89,23 @@ class Forwarding:
             *(field for field in options.items() if field[0].lower() not in given),
             *own.items(),
         ]
-        url = self._endpoint_url(request.endpoint, model if MODEL in self._path else "")
+        target = self._target(request.endpoint, model if MODEL in self._path else "")
         if request.query:
-            own_parameters = url.params
-            url = url.copy_with(query=request.query.encode("ascii", "replace"))
-            url = url.copy_merge_params(own_parameters) if own_parameters else url
-        return RequestTarget("POST", url), encoded_headers(headers), body.content()
+            url = target.url.copy_with(query=request.query.encode("ascii", "replace"))
+            own_parameters = target.url.params
+            target = RequestTarget("POST", url.copy_merge_params(own_parameters) if own_parameters else url)
+        return target, encoded_headers(headers), body.content()
 
-    def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
+    def _target_without_query(self, endpoint: str, model: str) -> RequestTarget:
         """The chat URL with another end."""
         path = self._path
         if endpoint != CHAT:
             path = (path.removesuffix(CHAT) if path.endswith(CHAT) else "") + endpoint
         if MODEL in path:
-            return model_url(self._base, path, model, self._profile)
-        return under(self._base, path, self._profile)
+            url = model_url(self._base, path, model, self._profile)
+        else:
+            url = under(self._base, path, self._profile)
+        return RequestTarget("POST", url)
 
     def refusal(
         self, request: RawRequest, response: httpx.Response, body: bytes, error: BackendError, secret: str | None
