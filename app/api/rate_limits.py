@@ -32,6 +32,7 @@ from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_i
 from app.observability.lifecycle import ResponseAccount, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import SLOT_LEASE, Counters, TokenCharge
+from app.tools import Account
 
 T = TypeVar("T")
 
@@ -276,8 +277,8 @@ class Limits:
         return task
 
 
-class KeyAccount:
-    """Charges a key; also for hosted tools' backend requests (`app.tools.Account`)."""
+class KeyAccount(Account):
+    """Charges a key; also for hosted tools' backend requests."""
 
     batch = False  # batch price, exempt from tokens per minute
 

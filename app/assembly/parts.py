@@ -289,7 +289,7 @@ async def prepare_tools(settings: Settings) -> list[str]:
     for name, tool in build_tools(settings).items():
         async with aclosing(tool):
             try:
-                warnings += [f"tools.{name}: {warning}" for warning in await tool.prepare()]
+                warnings += [f"tools.{name}: {warning}" for warning in await tool.prepare() or ()]
             except ValueError as error:
                 raise SettingsError([f"tools.{name}: {error}"]) from None
     return warnings

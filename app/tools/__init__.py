@@ -183,9 +183,9 @@ class Outcome:
         return cls(message, fields or {}, "failed", begun=begun)
 
 
-class Account(Protocol):
+class Account:
     """
-    An API key's account, charged for tools' backend requests.
+    An API key's account, charged for tools' backend requests. This class has no limits.
 
     Before a request, a tool checks the model (`Declaration.require_model`) and the limits. Afterwards it charges the
     reported usage, even if the call fails later.
@@ -193,12 +193,14 @@ class Account(Protocol):
 
     async def check_limits(self) -> None:
         """Raises `TooManyRequests` if the key's tokens for this minute, or its budget, are used up."""
-        ...
 
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None: ...
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """Charge a backend request."""
 
 
 class ReportedItem:
+    """An item opened by `Report.add`. This class ignores everything."""
+
     id: str = ""
 
     def event(self, name: str, **fields: object) -> None:
@@ -211,12 +213,8 @@ class ReportedItem:
         """End the item."""
 
 
-class Report:
-    """
-    A session's progress and charges: an `Account`.
-
-    Reports after the response's end are ignored. This class ignores all of them.
-    """
+class Report(Account):
+    """A session's progress and charges. Reports after the response's end are ignored; this class ignores all."""
 
     def event(self, name: str, **fields: object) -> None:
         """Emit a `progress` event for the running call's item, such as `partial_image`."""
@@ -239,12 +237,6 @@ class Report:
     def warn(self, message: str) -> None:
         """Tell the caller about ignored or adapted parts."""
 
-    async def check_limits(self) -> None:
-        """See `Account`."""
-
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """See `Account`."""
-
 
 class ToolSession(AbstractAsyncContextManager["ToolSession"]):
     """
@@ -254,7 +246,7 @@ class ToolSession(AbstractAsyncContextManager["ToolSession"]):
     """
 
     async def __aexit__(self, *exc: object) -> None:
-        return None
+        """Close the session."""
 
     @abstractmethod
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
