@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from app.cli.options import CommandError
@@ -54,22 +54,20 @@ def pid_file(path: Path, *, required: bool = False) -> Iterator[Path | None]:
     if fcntl is None:
         yield None
         return
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Do not follow symbolic links: other users could write to the directory.
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
-    except OSError as error:
-        _log_unwritten(path, error, required)
-        yield None
-        return
-    with file:
+    with ExitStack() as opened:
         try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Do not follow symbolic links: other users could write to the directory.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            file = opened.enter_context(os.fdopen(descriptor, "r+"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate()
             file.write(f"{os.getpid()}\n")
             file.flush()
         except OSError as error:
-            _log_unwritten(path, error, required)
+            level = logging.WARNING if required else logging.INFO
+            fields = {"path": str(path), "reason": error.strerror}
+            logger.log(level, "pid file not written; `antiphon reload` cannot find this server", extra=fields)
             yield None
             return
         try:
@@ -104,12 +102,6 @@ def _reloads(path: Path) -> Iterator[Path | None]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _log_unwritten(path: Path, error: OSError, required: bool) -> None:
-    level = logging.WARNING if required else logging.INFO
-    fields = {"path": str(path), "reason": error.strerror}
-    logger.log(level, "pid file not written; `antiphon reload` cannot find this server", extra=fields)
 
 
 def reload_server(path: Path) -> list[ReloadReport]:

@@ -79,7 +79,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
         timeout_worker_healthcheck=_WORKER_SILENCE,
     )
-    with _shared_metrics(settings), _workers_directory(settings):
+    with _worker_directories(settings):
         if watch_files:
             ChangeReload(config, target=_Server(config).run, sockets=[*sockets]).run()
             return
@@ -114,24 +114,15 @@ def app_factory() -> ASGIApp:
 
 
 @contextmanager
-def _shared_metrics(settings: Settings) -> Iterator[None]:
-    if settings.workers == 1 or environment().get(_MULTIPROCESS):
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as directory:
-        os.environ[_MULTIPROCESS] = directory
-        yield
-
-
-@contextmanager
-def _workers_directory(settings: Settings) -> Iterator[None]:
-    """Create a directory for the workers, for example for the container socket."""
-    if settings.workers == 1:
-        os.environ.pop(WORKERS_DIRECTORY, None)
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="antiphon-workers-") as directory:
-        os.environ[WORKERS_DIRECTORY] = directory
+def _worker_directories(settings: Settings) -> Iterator[None]:
+    """Create directories for several workers: for their metrics and, for example, the container socket."""
+    os.environ.pop(WORKERS_DIRECTORY, None)
+    with ExitStack() as stack:
+        if settings.workers > 1:
+            for variable, name in ((_MULTIPROCESS, "metrics"), (WORKERS_DIRECTORY, "workers")):
+                if not environment().get(variable):
+                    directory = tempfile.TemporaryDirectory(prefix=f"antiphon-{name}-")
+                    os.environ[variable] = stack.enter_context(directory)
         yield
 
 
