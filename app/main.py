@@ -17,6 +17,7 @@ from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented
 from app.api.uvicorn import shutdown
 from app.api.uvicorn.reload_signal import reload_on_sighup
+from app.assembly.image_objects import with_image_objects
 from app.assembly.parts import (
     SettingsReload,
     build_accounting,
@@ -24,7 +25,6 @@ from app.assembly.parts import (
     build_backend,
     build_background,
     build_batch_worker,
-    build_images,
     build_limits,
     build_metrics,
     build_policy,
@@ -48,6 +48,7 @@ from app.runtime import tasks
 from app.settings import Settings
 from app.stores import ServerStore, Store
 from app.stores.keys import StoredKeys
+from app.tools import resources_of
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -102,7 +103,7 @@ def create_app(
     for observer in observers:
         observer.models = labels
     store, tools = store or build_store(settings), build_tools(settings)
-    with_images = build_images(store, tools)
+    with_images = with_image_objects(store, resources_of(tools).get("attachments"))
     instrumented = metrics.store(with_images) if metrics else with_images
     background = build_background(settings, store, instrumented)
     activity = Activity(store, backends=router.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,6 @@ from app.settings.reloading import ReloadReport, compare_settings
 from app.settings.webhooks import HookSettings
 from app.stores import STORES, ServerStore, Store
 from app.stores.memory import MemoryCounters
-from app.stores.objects import with_image_objects
 from app.tools import TOOLS, HostedTool, ToolHost, resources_of
 from app.tools.files.batches import Batches
 from app.tools.search import ToolSearch
@@ -103,11 +102,6 @@ def build_store(settings: Settings) -> ServerStore:
     if not isinstance(store, ServerStore):
         raise SettingsError(["ANTIPHON_STORE_URL: the store must have all members of `app.stores.ServerStore`"])
     return store
-
-
-def build_images(store: ServerStore, tools: Mapping[str, HostedTool]) -> Store:
-    """Keep images in object storage, if a tool provides it."""
-    return with_image_objects(store, resources_of(tools).get("attachments"))
 
 
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:

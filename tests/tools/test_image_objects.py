@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from app.assembly.image_objects import FIRST_CHECK, NEXT_CHECK, ImageObjectStore, with_image_objects
 from app.stores import Change, ServerStore, images_partition
 from app.stores.memory import MemoryStore
-from app.stores.objects import FIRST_CHECK, NEXT_CHECK, ImageObjectStore, with_image_objects
 from app.tools.files.records.attachments import UNCHECKED_AFTER
 from app.tools.files.sqlite import SQLiteFileStore
 from tests.support.file_databases import ObjectFiles
@@ -191,7 +191,7 @@ async def test_image_is_stored_with_its_response_in_an_outage(
         files.folder.write_text("not a folder")
         with caplog.at_level(logging.WARNING):
             await at.store.put(IMAGES, "resp_1", RECORD)
-        assert "image stored with its response" in [record.message for record in records_of(caplog, "app.stores")]
+        assert "image stored with its response" in [record.message for record in records_of(caplog, "app.assembly")]
         assert await at.store.get(IMAGES, "resp_1") == RECORD
 
 

@@ -59,6 +59,8 @@ def new_attachment(owner: str, place: str, name: str, *, detail: str = "") -> At
 
 
 class Attachments(Records):
+    """Methods raise `APIError` in an outage."""
+
     def __init__(self, tables: Tables, objects: ObjectContents) -> None:
         super().__init__(tables)
         self._objects = objects
@@ -109,7 +111,7 @@ class Attachments(Records):
         return self._objects.read(attachment.id, "antiphon_attachments", attachment.id)
 
     async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
-        """Store an image, and return its id: see `app.stores.objects`."""
+        """Store an image, and return its id. The checker first checks it after `seconds`."""
 
         async def pieces() -> AsyncIterator[bytes]:
             for start in range(0, len(record), PIECE):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Protocol
 
 import orjson
 
 from app.errors import APIError, StoreUnavailable
 from app.stores import Change, ServerStore, Store, owner_of
+from app.tools.files.records.attachments import Attachments
 
 logger = logging.getLogger(__name__)
 
@@ -28,52 +28,13 @@ _SERVER, _ID = "server:objects", "id"  # the lasting record with the store's id
 _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
 
 
-class StoredImage(Protocol):
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def place(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-
-class ImageStorage(Protocol):
-    """Methods raise `APIError` in an outage."""
-
-    async def add_checked(self, owner: str, place: str, name: str, record: bytes, checker: str, seconds: int) -> str:
-        """Store an image and return its id. The checker first checks it after `seconds`."""
-        ...
-
-    async def read(self, owner: str, place: str, image_id: str) -> bytes | None:
-        """None if the owner has no image with this id and place."""
-        ...
-
-    async def delete(
-        self, owner: str, place: str, names: Collection[str] | None = None, keep: Collection[str] = ()
-    ) -> bool:
-        """Delete a place's images, or only the named ones, except ids in `keep`; return whether any existed."""
-        ...
-
-    async def remove(self, ids: Sequence[str]) -> None: ...
-
-    async def checked_bytes(self, owner: str) -> int: ...
-
-    async def due(self, checker: str) -> Sequence[StoredImage]:
-        """Images to check now, a limited number at a time."""
-        ...
-
-    async def postpone(self, image_id: str, seconds: int) -> None: ...
-
-
-def with_image_objects(store: ServerStore, storage: ImageStorage | None) -> Store:
-    """Object storage is used if configured, and if its references survive this process."""
-    return ImageObjectStore(store, storage) if storage and store.persistent else store
+def with_image_objects(store: ServerStore, storage: object) -> Store:
+    """Object storage is used if a tool provides it, and if its references survive this process."""
+    return ImageObjectStore(store, storage) if isinstance(storage, Attachments) and store.persistent else store
 
 
 class ImageObjectStore(Store):
-    def __init__(self, store: ServerStore, storage: ImageStorage) -> None:
+    def __init__(self, store: ServerStore, storage: Attachments) -> None:
         self._store = store
         self._storage = storage
         self._lasting = store.lasting()
