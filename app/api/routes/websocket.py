@@ -11,25 +11,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.auth import SUBPROTOCOL_KEY, handshake_headers
 from app.api.dependencies import APIDependencies
 from app.api.errors import refuse, report
-from app.api.request_body import body_too_large, read_data
-from app.api.routes.websocket_frames import CANCEL, STEER, ControlFrame, Create, envelope, read_frame, steer_failure
+from app.api.request_body import body_too_large, load_json, read_data, validate
 from app.api.uvicorn.websocket import SERVICE_RESTART
-from app.core.bounded_json import dumps
+from app.core.bounded_json import MAX_VALUES, dumps
 from app.core.dialects import dialect_of
 from app.core.ids import partition_of
 from app.core.stream.event_batch import EventBatch
-from app.core.types.request import TERMINAL, Response
+from app.core.types import JSONObject
+from app.core.types.request import TERMINAL, CreateResponse, Response
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
 from app.responses.delivery import Outbox
@@ -41,6 +42,106 @@ logger = logging.getLogger(__name__)
 GOING_AWAY = 1001
 INTERNAL_ERROR = 1011
 CLOSING_TIMEOUT = 5  # seconds to send the last frame and the close frame
+
+
+# "HTTP/SSE transport-specific fields such as `stream`, `stream_options`, and `background` MUST NOT be sent on WebSocket
+# requests." Codex sends them, with values without effect.
+_HARMLESS: dict[str, Callable[[object], bool]] = {
+    "stream": lambda value: value is True,
+    "stream_options": lambda value: isinstance(value, dict),
+    "background": lambda value: value is False,
+}
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+CREATE, CANCEL, STEER = FRAME_TYPES = "response.create", "response.cancel", "response.steer"
+
+
+class Create(NamedTuple):
+    request: CreateResponse | InvalidRequest  # the error is raised when the turn begins
+    length: int  # bytes
+    stream_id: str | None  # the client's turn id, repeated in each frame of the response
+    previous_response_id: object
+    generate: bool  # False only stores the input, for a later request
+
+
+class ControlFrame(NamedTuple):
+    """Answered at once, even during a response."""
+
+    type: object  # a string in a valid frame
+    fields: JSONObject
+
+
+def read_frame(frame: bytes, max_values: int = MAX_VALUES, *, lenient: bool = False) -> Create | ControlFrame:
+    """
+    Raises `InvalidRequest` if the frame is not a JSON object.
+
+    Request fields are next to `type`, or in `response` as in OpenAI's Realtime API. `lenient` accepts HTTP fields with
+    values without effect.
+    """
+    fields = load_json(frame, "frame", max_values)
+    frame_type = fields.pop("type", None)
+    if frame_type != CREATE:
+        return ControlFrame(frame_type, fields)
+    nested = fields.pop("response", None)
+    fields = {**nested, **fields} if isinstance(nested, dict) else fields
+    request: CreateResponse | InvalidRequest
+    try:
+        request = _request(fields, len(frame), lenient=lenient)
+    except InvalidRequest as error:
+        request = error
+    stream_id, generate = fields.get("stream_id"), fields.get("generate") is not False
+    known = stream_id if isinstance(stream_id, str) and _STREAM_ID.fullmatch(stream_id) else None
+    return Create(request, len(frame), known, fields.get("previous_response_id"), generate)
+
+
+def _request(fields: JSONObject, length: int, *, lenient: bool) -> CreateResponse:
+    for name, harmless in _HARMLESS.items():
+        value = fields.get(name)
+        if value is not None and not (lenient and harmless(value)):
+            message = f"Invalid '{name}': must be omitted on a WebSocket."
+            raise InvalidRequest(message, param=name, code="unsupported_parameter")
+    if not isinstance(fields.get("generate"), bool | None):
+        message = "Invalid 'generate': must be true or false."
+        raise InvalidRequest(message, param="generate", code="invalid_type")
+    stream_id = fields.get("stream_id")
+    if stream_id is not None and not (isinstance(stream_id, str) and _STREAM_ID.fullmatch(stream_id)):
+        message = "Invalid 'stream_id': must be 1 to 256 letters, digits, underscores, hyphens and periods."
+        raise InvalidRequest(message, param="stream_id", code="invalid_stream_id")
+    return validate({name: value for name, value in fields.items() if name not in _HARMLESS}, CreateResponse, length)
+
+
+def unknown_frame(frame_type: object) -> dict[str, object]:
+    """The `frame` field distinguishes this error from a turn's error."""
+    types = ", ".join(map(repr, FRAME_TYPES))
+    message = f"Invalid 'type': must be one of {types}, not {repr(frame_type)[:100]}."
+    error = InvalidRequest(message, param="type", code="invalid_value")
+    return {**envelope(error), "frame": frame_type[:100] if isinstance(frame_type, str) else None}
+
+
+def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
+    """
+    Reject a `response.steer` frame; `number` is its sequence number.
+
+    Chat Completions cannot add input to a response in progress. The answer returns the input, which the client can send
+    with the next turn.
+    """
+    steer = {name: fields.get(name) for name in ("input", "previous_response_id")}
+    if not isinstance(steer["previous_response_id"], str) or not isinstance(steer["input"], (str, list)):
+        code, message = (
+            "invalid_input",
+            "A steer must have 'previous_response_id' and 'input', a string or a list of messages.",
+        )
+    else:
+        code = "steering_not_supported"
+        message = "This server cannot steer a response in progress. Send the input after it has ended."
+    error = {"code": code, "message": message, "type": "invalid_request_error"}
+    return {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
+
+
+def envelope(error: APIError, stream_id: str | None = None) -> dict[str, object]:
+    """An error as the spec's `WebSocketErrorEvent`, with an HTTP error response's headers."""
+    headers: dict[str, object] = {"headers": error.headers()} if error.headers() else {}
+    frame = {"type": "error", "status": error.status, "error": {**error.payload(), **headers}, **headers}
+    return frame if stream_id is None else {**frame, "stream_id": stream_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +277,11 @@ class WebSocketConnection:
             return
         if isinstance(read, ControlFrame):
             await self._control(read)
-        elif refusal := self._refusal(read):
-            await self._send_frame(self._refused(refusal, read.stream_id))
+        elif self._turns and (
+            self._turns > self._limits.queue or self._turns_size + read.length > self._api.body_limits.bytes
+        ):
+            message = "Too many turns in progress on this connection. Wait until a turn has ended."
+            await self._send_frame(self._refused(TooManyRequests(message), read.stream_id))
         elif not self._finishing:
             self._turns += 1
             self._turns_size += read.length
@@ -191,13 +295,6 @@ class WebSocketConnection:
     async def _parse(self, frame: bytes) -> Create | ControlFrame:
         return await read_data(frame, self._read_frame)
 
-    def _refusal(self, create: Create) -> APIError | None:
-        """Refuse a turn above the connection's limits."""
-        fits = self._turns_size + create.length <= self._api.body_limits.bytes
-        if not self._turns or (fits and self._turns <= self._limits.queue):
-            return None
-        return TooManyRequests("Too many turns in progress on this connection. Wait until a turn has ended.")
-
     async def _control(self, frame: ControlFrame) -> None:
         """The only answer to `response.cancel` is the response's end."""
         if frame.type == CANCEL:
@@ -209,13 +306,16 @@ class WebSocketConnection:
             number, self._steers = self._steers, self._steers + 1
             await self._send_frame(steer_failure(frame.fields, number))
         else:
-            await self._send_frame(frame.unknown())
+            await self._send_frame(unknown_frame(frame.type))
 
     async def _work(self, lane: Lane) -> None:
         """An unexpected error closes the connection."""
         try:
             while lane.waiting:
-                await self._answer(lane, await self._next(lane.waiting.popleft()))
+                turn = lane.waiting.popleft()
+                create = await self._parse(turn) if isinstance(turn, bytes) else turn
+                assert isinstance(create, Create)
+                await self._answer(lane, create)
         except WebSocketDisconnect:
             pass
         except Exception:
@@ -223,13 +323,6 @@ class WebSocketConnection:
             await self._close(INTERNAL_ERROR)
         finally:
             del self._lanes[lane.stream_id]
-
-    async def _next(self, turn: Create | bytes) -> Create:
-        if isinstance(turn, bytes):
-            read = await self._parse(turn)
-            assert isinstance(read, Create)
-            return read
-        return turn
 
     async def _answer(self, lane: Lane, create: Create) -> None:
         """
@@ -259,8 +352,8 @@ class WebSocketConnection:
         except Exception as error:
             failed = True
             await self._send_frame(self._refused(error, create.stream_id))
-        previous = create.previous_response_id or ""
-        if failed and (partition := partition_of(self._caller.owner, previous)):
+        previous = create.previous_response_id
+        if failed and isinstance(previous, str) and (partition := partition_of(self._caller.owner, previous)):
             await self._layers.delete_in_memory(partition, previous)
             await self._layers.delete_in_memory(images_partition(partition), previous)
         lane.end_turn()
@@ -334,9 +427,13 @@ class WebSocketConnection:
             raise WebSocketDisconnect(1006) from error
 
     def _refused(self, error: Exception, stream_id: str | None = None) -> dict[str, object]:
-        refusal = _api_error(error)
-        self._api.refused(self._caller, "WebSocket /responses", refusal)
-        return envelope(refusal, stream_id)
+        if isinstance(error, APIError):
+            report(error)
+        else:
+            logger.error("unexpected error", exc_info=error)
+            error = APIError("The server had an error while processing the request.")
+        self._api.refused(self._caller, "WebSocket /responses", error)
+        return envelope(error, stream_id)
 
     def _limit_reached(self) -> dict[str, object]:
         """
@@ -364,11 +461,3 @@ class WebSocketConnection:
                 if last:
                     await self._send(last)
                 await self._websocket.close(code)
-
-
-def _api_error(error: Exception) -> APIError:
-    if isinstance(error, APIError):
-        report(error)
-        return error
-    logger.error("unexpected error", exc_info=error)
-    return APIError("The server had an error while processing the request.")
