@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -18,7 +18,7 @@ from app.api.accounting.listing import check_key_filter
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import api_router, response_example
-from app.api.pagination import parse_limit, parse_whole_number
+from app.api.pagination import Limit
 from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.core.types import JSONObject
@@ -43,11 +43,11 @@ def activity_routes(api: APIDependencies) -> APIRouter:
 
     @router.get("/refusals", summary="List refused requests", openapi_extra=response_example("refusals"))
     async def refusals(
-        limit: str = Query("100", description="1 to 100"),
+        limit: Limit = 100,
         status: str | None = Query(None, description="only refusals with this status, for example 429"),
         caller: Caller = caller_of,
     ) -> Response:
-        return json_response(await _refusals(api, caller, parse_limit(limit), status))
+        return json_response(await _refusals(api, caller, limit, status))
 
     @router.get(
         "/latency",
@@ -55,23 +55,19 @@ def activity_routes(api: APIDependencies) -> APIRouter:
         openapi_extra=response_example("latency"),
     )
     async def latency(
-        hours: str = Query(str(HOURS), description=f"1 to {HOURS}"),
-        minutes: str = Query(str(SLOT // 60), description="slot length: a multiple of 5 that divides 60"),
+        hours: Annotated[int, Query(ge=1, le=HOURS)] = HOURS,
+        minutes: Annotated[int, Query(ge=1, description="slot length: a multiple of 5 that divides 60")] = SLOT // 60,
         key: str | None = Query(None, description="glob for key names"),
         model: str | None = Query(None, description="glob for models"),
         caller: Caller = caller_of,
     ) -> Response:
-        number = parse_whole_number(hours)
-        if number is None or not 1 <= number <= HOURS:
-            message = f"Invalid 'hours': must be an integer from 1 to {HOURS}."
-            raise InvalidRequest(message, param="hours", code="invalid_value")
-        length = 60 * (parse_whole_number(minutes) or 0)
-        if not length or length % SLOT or HOUR % length:
+        length = 60 * minutes
+        if length % SLOT or HOUR % length:
             message = "Invalid 'minutes': must be a multiple of 5 that divides 60."
             raise InvalidRequest(message, param="minutes", code="invalid_value")
         check_key_filter(caller.access, key)
-        found = await api.activity.hours(number)
-        query = number, length, key or "*", model or "*"
+        found = await api.activity.hours(hours)
+        query = hours, length, key or "*", model or "*"
         return json_response(await asyncio.to_thread(_summed, found, caller.access, *query))
 
     @router.get("/budgets", summary="List budgets and their use", openapi_extra=response_example("budgets"))

@@ -9,6 +9,7 @@ from typing import cast
 
 import orjson
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from app.api.request_body import invalid_request
 from app.core.dialects import needs_strings
 from app.errors import APIError, InvalidRequest, NotFound
 from app.observability import log_context
@@ -108,6 +110,7 @@ def report(error: APIError) -> None:
 def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
     """`absent`: reasons for missing endpoints, by path prefix, for example `/v1/files`."""
     app.add_exception_handler(APIError, _api_error)
+    app.add_exception_handler(RequestValidationError, _invalid_query)
     app.add_exception_handler(HTTPException, partial(_http_exception, absent))
     not_found = app.router.default
 
@@ -129,6 +132,11 @@ def api_error(request: Request, error: APIError) -> Response:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     return api_error(request, cast(APIError, error))
+
+
+async def _invalid_query(request: Request, error: Exception) -> Response:
+    first = cast(RequestValidationError, error).errors()[0]
+    return api_error(request, invalid_request({**first, "loc": first["loc"][1:]}))
 
 
 async def _http_exception(absent: Mapping[str, str], request: Request, error: Exception) -> Response:

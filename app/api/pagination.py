@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 from fastapi import Query
 
@@ -16,67 +17,39 @@ def parse_whole_number(text: str) -> int | None:
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
-def parse_limit(text: str, maximum: int = 100) -> int:
-    """Raises `InvalidRequest`."""
-    limit = parse_whole_number(text)
-    if limit is None or not 1 <= limit <= maximum:
-        raise InvalidRequest(f"Invalid 'limit': must be an integer from 1 to {maximum}.", param="limit")
-    return limit
-
-
-def is_descending(order: str) -> bool:
-    """Raises `InvalidRequest` for values other than `asc` and `desc`."""
-    if order not in ("asc", "desc"):
-        raise InvalidRequest("Invalid 'order': must be 'asc' or 'desc'.", param="order")
-    return order == "desc"
-
-
-Limit = Annotated[str, Query(description="1 to 100")]
-Order = Annotated[str, Query(description="`asc` or `desc`, by the time of creation")]
+Limit = Annotated[int, Query(ge=1, le=100)]
+Order = Annotated[Literal["asc", "desc"], Query(description="by the time of creation")]
 After = Annotated[str | None, Query(description="the id of the entry to list from")]
 Before = Annotated[str | None, Query(description="the id of the entry to list up to")]
 
 
+@dataclass
 class ForwardQuery:
-    """Parameters of a one-directional list. `page` checks them after the caller's key."""
+    """Parameters of a one-directional list."""
 
-    def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None) -> None:
-        self.limit, self.order, self.after = limit, order, after
+    limit: Limit = 20
+    order: Order = "desc"
+    after: After = None
 
     def page(self) -> Page:
-        return parse_page(self.limit, self.order, self.after)
+        return Page(min(self.limit, 100), self.order == "desc", self.after or None)
 
 
+@dataclass
 class PageQuery(ForwardQuery):
     """Parameters of a list with cursors in both directions."""
 
-    def __init__(self, limit: Limit = "20", order: Order = "desc", after: After = None, before: Before = None) -> None:
-        super().__init__(limit, order, after)
-        self.before = before
+    before: Before = None
 
     def page(self) -> Page:
-        return parse_page(self.limit, self.order, self.after, self.before)
+        return replace(super().page(), before=self.before or None)
 
 
+@dataclass
 class ItemsQuery(PageQuery):
-    """
-    Parameters for a conversation's items. Limits above 100 count as 100: the Agents SDK requests any number and
-    continues after the last item.
-    """
+    """The Agents SDK requests any number of a conversation's items, and continues after the last item."""
 
-    def __init__(
-        self,
-        limit: Annotated[str, Query(description="1 to 100; larger values count as 100")] = "20",
-        order: Order = "desc",
-        after: After = None,
-        before: Before = None,
-    ) -> None:
-        super().__init__("100" if (parse_whole_number(limit) or 0) > 100 else limit, order, after, before)
-
-
-def parse_page(limit: str, order: str, after: str | None, before: str | None = None, *, maximum: int = 100) -> Page:
-    """Raises `InvalidRequest`."""
-    return Page(parse_limit(limit, maximum), is_descending(order), after or None, before or None)
+    limit: Annotated[int, Query(ge=1, description="values above 100 count as 100")] = 20
 
 
 def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] = InvalidRequest) -> dict[str, object]:

@@ -6,16 +6,16 @@ Keys without admin rights are rejected before any lookup, to reveal nothing abou
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.keys.managed_keys import CreateKey, ListedKey, ManagedKeys, RotateKey, UpdateKey, etag
 from app.api.openapi import api_router, request_body, response_example
-from app.api.pagination import parse_limit
+from app.api.pagination import Limit
 from app.api.request_body import Body, read_body
 from app.core.access import KeyAccess
 from app.core.types import JSONObject
@@ -27,31 +27,30 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     router = api_router("antiphon", prefix="/antiphon")
     limits = api.body_limits
 
-    def admin(request: Request) -> KeyAccess:
+    async def admin(request: Request) -> KeyAccess:
         access = api.caller(request.headers).access
         if not (access.admin and access.configured):
             message = "This endpoint requires an admin key (`admin = true`)."
             raise PermissionDenied(message, code="insufficient_permissions")
         return access
 
+    admin_of = Depends(admin)
+
     async def change(request: Request, model: type[Body]) -> tuple[KeyAccess, Body]:
         """Reads the body; checks the admin key again afterwards, because a body can arrive slowly."""
-        admin(request)
+        await admin(request)
         body = await read_body(request, model, limits)
-        return admin(request), body
+        return await admin(request), body
 
     @router.get("/keys", summary="List keys", openapi_extra=response_example("keys"))
     async def listed(
-        request: Request,
-        limit: str = Query("100", description="1 to 100"),
+        limit: Limit = 100,
         after: str | None = Query(None, description="the id of the key to list from"),
-        revoked: str = Query("false", description="`true`: list the revoked keys instead"),
+        revoked: Annotated[bool, Query(description="list the revoked keys instead")] = False,
+        actor: KeyAccess = admin_of,
     ) -> Response:
-        admin(request)
-        if revoked not in ("true", "false"):
-            raise InvalidRequest("Invalid 'revoked': must be 'true' or 'false'.", param="revoked", code="invalid_value")
-        found = await keys.listed(revoked=revoked == "true")
-        return json_response(_page([key.resource for key in found], parse_limit(limit), after))
+        found = await keys.listed(revoked=revoked)
+        return json_response(_page([key.resource for key in found], limit, after))
 
     @router.post(
         "/keys",
@@ -63,8 +62,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         return _with_secret(*await keys.create(actor, body))
 
     @router.get("/keys/{key_id}", summary="Retrieve a key", openapi_extra=response_example("key"))
-    async def retrieve(request: Request, key_id: str) -> Response:
-        admin(request)
+    async def retrieve(key_id: str, actor: KeyAccess = admin_of) -> Response:
         return _answer(await keys.retrieve(key_id))
 
     @router.patch(
@@ -77,8 +75,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         return _answer(await keys.update(actor, key_id, body, request.headers.get("if-match")))
 
     @router.delete("/keys/{key_id}", summary="Revoke a key", openapi_extra=response_example("revoked_key"))
-    async def revoke(request: Request, key_id: str) -> Response:
-        actor = admin(request)
+    async def revoke(request: Request, key_id: str, actor: KeyAccess = admin_of) -> Response:
         return _answer(await keys.revoke(actor, key_id, request.headers.get("if-match")))
 
     @router.post(
@@ -92,14 +89,13 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
 
     @router.get("/audit", summary="List changes of keys, newest first", openapi_extra=response_example("audit"))
     async def audit(
-        request: Request,
-        limit: str = Query("20", description="1 to 100"),
+        limit: Limit = 20,
         after: str | None = Query(None, description="the id of the change to list from"),
         key: str | None = Query(None, description="only changes of the key with this id"),
+        actor: KeyAccess = admin_of,
     ) -> Response:
-        admin(request)
         changes = [change for change in await keys.changes() if key in (None, change.key.id)]
-        return json_response(_page([*map(_described, changes)], parse_limit(limit), after))
+        return json_response(_page([*map(_described, changes)], limit, after))
 
     return router
 

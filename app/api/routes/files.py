@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -12,9 +13,10 @@ from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import api_router, request_body
-from app.api.pagination import After, Limit, Order, parse_page, parse_whole_number
+from app.api.pagination import After, Limit, Order, parse_whole_number
 from app.api.request_body import BodyLimits, read_body, report_unknown
 from app.errors import InvalidRequest, missing_parameter
+from app.tools.files import Page
 from app.tools.files.batches import Batches, CreateBatchJob
 from app.tools.files.uploads import (
     MAX_LIFETIME,
@@ -64,12 +66,12 @@ def routes(api: APIDependencies, files: Files) -> APIRouter:
     @router.get("/files", summary="List files")
     async def listed(
         purpose: str | None = Query(None, description="only files of this purpose"),
-        limit: str = Query("10000", description="1 to 10000"),
+        limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
         order: Order = "desc",
         after: After = None,
         owner: str = owner_of,
     ) -> Response:
-        return json_response(await files.list(owner, parse_page(limit, order, after, maximum=10_000), purpose))
+        return json_response(await files.list(owner, Page(limit, order == "desc", after or None), purpose))
 
     @router.get("/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(file_id: str, owner: str = owner_of) -> Response:
@@ -198,8 +200,8 @@ def batch_routes(api: APIDependencies, batches: Batches) -> APIRouter:
         return json_response(await batches.create(caller.owner, caller.access.name, body))
 
     @router.get("/batches", summary="List batches")
-    async def listed(limit: Limit = "20", after: After = None, owner: str = owner_of) -> Response:
-        return json_response(await batches.list(owner, parse_page(limit, "desc", after)))
+    async def listed(limit: Limit = 20, after: After = None, owner: str = owner_of) -> Response:
+        return json_response(await batches.list(owner, Page(limit, after=after or None)))
 
     @router.get("/batches/{batch_id}", summary="Retrieve a batch")
     async def retrieve(batch_id: str, owner: str = owner_of) -> Response:

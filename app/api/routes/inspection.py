@@ -14,7 +14,7 @@ from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, api_router, request_body, response_example
-from app.api.pagination import parse_limit, parse_whole_number
+from app.api.pagination import Limit, parse_whole_number
 from app.api.request_body import read_body
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.types.request import WITHOUT_NUL, CreateResponse
@@ -88,12 +88,12 @@ def inspection_routes(
     async def recent(
         request: Request,
         query: Annotated[FilterQuery, Depends(FilterQuery)],
-        limit: str = Query("20", description="1 to 100"),
+        limit: Limit = 20,
         after: str | None = Query(None, description="id of the newer response to list from"),
         caller: Caller = caller_of,
     ) -> Response:
         wanted = query.filter(request)
-        return json_response(await inspection.recent(caller, parse_limit(limit), after, wanted))
+        return json_response(await inspection.recent(caller, limit, after, wanted))
 
     @router.get(
         "/responses/facets",
@@ -112,13 +112,13 @@ def inspection_routes(
     )
     async def chains(
         request: Request,
-        limit: str = Query("20", description="1 to 100"),
+        limit: Limit = 20,
         after: str | None = Query(None, description="id of the chain (its newest response) to list from"),
         text: str = Query("", description="text in any message"),
         caller: Caller = caller_of,
     ) -> Response:
         metadata = _wanted_metadata(request)
-        return json_response(await inspection.chains(caller, parse_limit(limit), after, text, metadata))
+        return json_response(await inspection.chains(caller, limit, after, text, metadata))
 
     @router.patch(
         "/chains/{response_id}",
