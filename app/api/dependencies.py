@@ -88,9 +88,11 @@ class APIDependencies:
         """Record a refusal (4xx) for `GET /antiphon/refusals`."""
         if 400 <= error.status < 500:
             at, owner, key = time.time(), caller.owner, caller.access.name
+            name = re.split(r"[.\[]", error.param or "", maxsplit=1)[0]
+            param = name if name in CreateResponse.model_fields else None  # callers may choose nested names
             request_id = log_context.fields().get("request_id", "")
             self.activity.refused(
-                Refusal(at, owner, key, endpoint, error.status, error.type, error.code, _parameter(error), request_id)
+                Refusal(at, owner, key, endpoint, error.status, error.type, error.code, param, request_id)
             )
 
     def request_refused(self, scope: Scope, path: str, error: APIError) -> None:
@@ -118,9 +120,3 @@ class APIDependencies:
         if scope is not None:
             scope["state"]["limit_headers"] = admission.headers()
         return admission
-
-
-def _parameter(error: APIError) -> str | None:
-    """The rejected parameter, only at the top level: callers may choose nested names."""
-    name = re.split(r"[.\[]", error.param or "", maxsplit=1)[0]
-    return name if name in CreateResponse.model_fields else None

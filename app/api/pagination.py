@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 
-from app.core.types.request import Item
 from app.errors import APIError, InvalidRequest
 from app.tools.files import Page
 
@@ -52,7 +52,9 @@ class ItemsQuery(PageQuery):
     limit: Annotated[int, Query(ge=1, description="values above 100 count as 100")] = 20
 
 
-def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] = InvalidRequest) -> dict[str, object]:
+def page_of_items(
+    items: Sequence[Mapping[str, Any]], page: Page, unknown_cursor: type[APIError] = InvalidRequest
+) -> dict[str, object]:
     """`items` are oldest first; raises `unknown_cursor` if a cursor is not an item's id."""
     ordered = items[::-1] if page.descending else items
     ids = [item["id"] for item in ordered]

@@ -61,7 +61,7 @@ class BudgetExceeded(TooManyRequests):
 
     def __init__(self, key: str, state: BudgetState, now: datetime) -> None:
         unit, _, period = state.limit.name.partition("_per_")
-        resets = _utc(state.resets)
+        resets = state.resets.isoformat(timespec="seconds").replace("+00:00", "Z")
         amount, used = state.format(state.limit.amount), state.format(state.used)
         message = f"The key '{key}' has used its budget: {used} of {amount} {unit} per {period}. It resets at {resets}."
         super().__init__(message, retry_after=(state.resets - now).total_seconds())
@@ -155,7 +155,10 @@ class Accounting:
         if cost is None and self._prices is not None:
             cost = self._prices.cost(model, counts, backend=backend, batch=batch)
         if cost is None and access.budget and any(limit.name.startswith("money") for limit in access.budget):
-            self._warn_unpriced(model, access.name)
+            label = self._unpriced(model, confirmed=False)
+            if label == BoundedLabels.OTHER and self._unpriced(model) == model:
+                extra = {"model": model, "key": access.name}
+                logger.warning("model has no price; not charged to the budget", extra=extra)
         name = access.name
         row = (self.today(), name, self._models[name](model), backend)
         added = requests, input_tokens, cached, output_tokens, reasoning, cost or 0
@@ -178,11 +181,6 @@ class Accounting:
         if day != self._day:
             self._day, self._date = day, datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
         return self._date
-
-    def _warn_unpriced(self, model: str, key: str) -> None:
-        before = self._unpriced(model, confirmed=False)
-        if before == BoundedLabels.OTHER and self._unpriced(model) == model:
-            logger.warning("model has no price; not charged to the budget", extra={"model": model, "key": key})
 
     def _count(self, key: str, today: str, tokens: int, cost: int) -> None:
         day, spending = self._spent.get(key, (today, Spending()))
@@ -368,10 +366,6 @@ def _end_of(period: str, now: datetime) -> datetime:
     if period == "day":
         return midnight + timedelta(days=1)
     return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
-
-
-def _utc(time: datetime) -> str:
-    return time.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def budget_headers(states: Sequence[BudgetState]) -> dict[str, str]:

@@ -132,17 +132,14 @@ class Auth:
         if not self.required:
             return caller
         if caller.access.table:
-            return self._verified(caller)
+            known = caller.access
+            if known.expires <= self._clock():
+                raise InvalidToken("The token has expired.", code="expired_token")
+            return replace(caller, access=self._access_of(identity_of(known.name, known.owner, known.expires)))
         access = self._access(digest_of(caller.key or ""))
         if access is None:
             raise Unauthorized("This API key is no longer accepted.")
         return caller if access is caller.access else replace(caller, access=access, owner=access.owner)
-
-    def _verified(self, caller: Caller) -> Caller:
-        access = caller.access
-        if access.expires <= self._clock():
-            raise InvalidToken("The token has expired.", code="expired_token")
-        return replace(caller, access=self._access_of(identity_of(access.name, access.owner, access.expires)))
 
     def _access_of(self, identity: Identity) -> KeyAccess:
         """An identity's name and owner, with its table's permissions; raises `PermissionDenied` without the table."""

@@ -15,12 +15,13 @@ from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.keys.managed_keys import CreateKey, ListedKey, ManagedKeys, RotateKey, UpdateKey, etag
 from app.api.openapi import api_router, request_body, response_example
-from app.api.pagination import Limit
+from app.api.pagination import Limit, page_of_items
 from app.api.request_body import Body, read_body
 from app.core.access import KeyAccess
 from app.core.types import JSONObject
-from app.errors import InvalidRequest, PermissionDenied
+from app.errors import PermissionDenied
 from app.stores.keys import KeyChange
+from app.tools.files import Page
 
 
 def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
@@ -50,7 +51,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         actor: KeyAccess = admin_of,
     ) -> Response:
         found = await keys.listed(revoked=revoked)
-        return json_response(_page([key.resource for key in found], limit, after))
+        return json_response(page_of_items([key.resource for key in found], Page(limit, descending=False, after=after)))
 
     @router.post(
         "/keys",
@@ -95,7 +96,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         actor: KeyAccess = admin_of,
     ) -> Response:
         changes = [change for change in await keys.changes() if key in (None, change.key.id)]
-        return json_response(_page([*map(_described, changes)], limit, after))
+        return json_response(page_of_items([*map(_described, changes)], Page(limit, descending=False, after=after)))
 
     return router
 
@@ -120,22 +121,4 @@ def _described(change: KeyChange) -> JSONObject:
         "key_id": change.key.id,
         "before": change.before,
         "after": change.after,
-    }
-
-
-def _page(entries: list[JSONObject], limit: int, after: str | None) -> JSONObject:
-    """Raises `InvalidRequest` if `after` is not an entry's id."""
-    start = 0
-    if after is not None:
-        ids = [entry["id"] for entry in entries]
-        if after not in ids:
-            raise InvalidRequest(f"Invalid 'after': must be the id of an entry, not '{after}'.", param="after")
-        start = ids.index(after) + 1
-    data = entries[start : start + limit]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": len(entries) > start + limit,
     }

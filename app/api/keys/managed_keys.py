@@ -311,7 +311,10 @@ class ManagedKeys:
         for _ in range(_ATTEMPTS):
             snapshot = await self._read()
             before, after = change(snapshot)
-            shown = [_audited(key) if key else None for key in (before, after)]
+            shown = [_resource(key, None, "store") if key else None for key in (before, after)]
+            for resource in filter(None, shown):
+                for name in ("object", "last_used_at", "source"):
+                    del resource[name]
             made = KeyChange(change_id, self._clock(), actor.name, action, after, shown[0], shown[1])
             if await self._stored.add(snapshot, made):
                 logger.info("key changed", extra={"actor": actor.name, "action": action, "key": after.name})
@@ -345,11 +348,6 @@ def _key_of_settings(name: str, table: KeySettings) -> StoredKey:
         max_stored_bytes=table.max_stored_bytes,
         expires_at=int(table.expires.timestamp()) if table.expires else None,
     )
-
-
-def _audited(key: StoredKey) -> JSONObject:
-    resource = _resource(key, None, "store")
-    return {name: value for name, value in resource.items() if name not in ("object", "last_used_at", "source")}
 
 
 def _resource(key: StoredKey, last_used: int | None, source: str) -> JSONObject:

@@ -59,14 +59,11 @@ def host_error(scope: Scope, headers: Mapping[bytes, bytes], allowed: AllowedHos
     if not hosts and scope.get("http_version") != "1.1":
         return None
     if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
-        return _not_allowed(hosts[0])
+        message = (
+            "Invalid 'Host': must be an IP address, 'localhost' or a name in ANTIPHON_ALLOWED_HOSTS, not "
+            f"'{hosts[0].decode('ascii')[:200]}'. "
+            "This protects a server without API keys from web pages (DNS rebinding)."
+        )
+        return InvalidRequest(message, code="host_not_allowed", status=403)
     rule = "a host name or IP address, with an optional port" if len(hosts) == 1 else "sent exactly once"
     return InvalidRequest(f"Invalid 'Host': must be {rule}.", code="invalid_host")
-
-
-def _not_allowed(host: bytes) -> InvalidRequest:
-    message = (
-        f"Invalid 'Host': must be an IP address, 'localhost' or a name in ANTIPHON_ALLOWED_HOSTS, not "
-        f"'{host.decode('ascii')[:200]}'. This protects a server without API keys from web pages (DNS rebinding)."
-    )
-    return InvalidRequest(message, code="host_not_allowed", status=403)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -71,11 +71,15 @@ class RequestId:
                 status = message["status"]
                 milliseconds = round((time.perf_counter() - start) * 1000)
                 headers = message["headers"]
-                for extra in (state.get("limit_headers"), state.get("warning_headers")):
-                    if extra:
-                        headers = _replaced(headers, extra)
-                own = (b"x-request-id", request_id.encode("latin-1")), (b"openai-processing-ms", b"%d" % milliseconds)
-                message["headers"] = [*headers, *own]
+                for fields in (state.get("limit_headers"), state.get("warning_headers")):
+                    if fields:
+                        own = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
+                        headers = [*(header for header in headers if header[0] not in own), *own.items()]
+                message["headers"] = [
+                    *headers,
+                    (b"x-request-id", request_id.encode("latin-1")),
+                    (b"openai-processing-ms", b"%d" % milliseconds),
+                ]
             return send(message)
 
         stopping: Shutdown = state.get(STATE_KEY, _NEVER_STOPPED)
@@ -135,11 +139,6 @@ class RequestId:
         finally:
             stopping.request_ends()
             _log_access(scope, "WEBSOCKET", status, start, log_context.RequestLine())
-
-
-def _replaced(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    replaced = {name.encode("latin-1"): value.encode("latin-1") for name, value in fields.items()}
-    return [*(header for header in headers if header[0] not in replaced), *replaced.items()]
 
 
 _NEVER_STOPPED = Shutdown()  # without this application's lifespan

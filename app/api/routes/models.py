@@ -145,15 +145,16 @@ def _value_at(model: Mapping[str, object], path: Sequence[str]) -> object:
 
 async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, object]]:
     """`input_modalities` comes from the profile, an earlier rejection of images, or the server's own fields."""
-    models = await backend.models(caller.key)
-    return [_with_modalities(model, backend) for model in models if caller.access.allows_model(str(model["id"]))]
-
-
-def _with_modalities(model: dict[str, object], backend: Backend) -> dict[str, object]:
-    if backend.refuses_images(str(model["id"])):
-        return {**model, "input_modalities": ["text"]}
-    known = input_modalities(model)
-    return {"input_modalities": known, **model} if known else model
+    models = []
+    for model in await backend.models(caller.key):
+        if not caller.access.allows_model(str(model["id"])):
+            continue
+        if backend.refuses_images(str(model["id"])):
+            model = {**model, "input_modalities": ["text"]}
+        elif known := input_modalities(model):
+            model = {"input_modalities": known, **model}
+        models.append(model)
+    return models
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, object]:

@@ -202,7 +202,10 @@ class HTTPProtocol(HttpToolsProtocol):
         if (self.cycle and not self.cycle.response_complete) or not self.transport.can_write_eof():
             self.transport.close()
             return
-        self.transport.write(_encoded(error))
+        response = error_response(error)
+        headers = [*response.raw_headers, (b"connection", b"close")]
+        head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        self.transport.write(STATUS_LINE[error.status] + head + b"\r\n" + bytes(response.body))
         self._close_with_linger()
 
     def on_response_complete(self) -> None:
@@ -248,10 +251,3 @@ def _set_timeouts(connection: socket.socket, unread: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, unread)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, unread // 4))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread * 1000)
-
-
-def _encoded(error: APIError) -> bytes:
-    response = error_response(error)
-    headers = [*response.raw_headers, (b"connection", b"close")]
-    head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-    return STATUS_LINE[error.status] + head + b"\r\n" + bytes(response.body)

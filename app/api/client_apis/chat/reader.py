@@ -7,7 +7,7 @@ after translation, as `CreateResponse`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StrictBool, StringConstraints, Tag
@@ -156,7 +156,12 @@ class _Reading:
         earlier = body.function_call
         choice: Any = {"type": "function", **earlier} if isinstance(earlier, dict) else earlier
         if body.tool_choice is not None:
-            choice = _flat_choice(body.tool_choice)
+            choice = body.tool_choice
+            if not isinstance(choice, str):
+                allowed = choice.get("allowed_tools")
+                choice = {**allowed, "type": "allowed_tools"} if allowed else _flat_choice(choice)
+                if allowed:
+                    choice["tools"] = [*map(_flat_choice, allowed["tools"])]
         elif choice is not None:
             self._client_paths["tool_choice"] = "function_call"
         if choice is not None:
@@ -298,21 +303,10 @@ def _flat_custom(tool: JSONMapping) -> JSONObject:
 _FLAT: Mapping[str, Callable[[Any], JSONObject]] = {"function": _flat_function, "custom": _flat_custom}
 
 
-def _flat_choice(choice: Any) -> Any:
-    if isinstance(choice, str):
-        return choice
-    if allowed := choice.get("allowed_tools"):
-        return {**allowed, "type": "allowed_tools", "tools": _flat_choices(allowed["tools"])}
-    return next(iter(_flat_choices([choice])))
-
-
-def _flat_choices(choices: Iterable[JSONMapping]) -> list[JSONObject]:
-    flat = []
-    for choice in choices:
-        nested = choice.get(str(choice.get("type")))
-        name = {"name": nested.get("name")} if isinstance(nested, dict) else {}
-        flat.append({name_: value for name_, value in choice.items() if value is not nested} | name)
-    return flat
+def _flat_choice(choice: JSONMapping) -> JSONObject:
+    nested = choice.get(str(choice.get("type")))
+    name = {"name": nested.get("name")} if isinstance(nested, dict) else {}
+    return {name_: value for name_, value in choice.items() if value is not nested} | name
 
 
 class _FunctionCall(Tolerant):

@@ -128,7 +128,11 @@ def _web_blocks(item: Item) -> list[JSONObject]:
     if action.get("type") in ("open_page", "find_in_page"):
         url = json_text(action.get("url"))
         arguments: JSONObject = {name: action[name] for name in ("url", "pattern") if name in action}
-        content: object = _failure("web_fetch") if failed else _fetched(url)
+        # Only the model sees the page's text.
+        source = {"type": "text", "media_type": "text/plain", "data": ""}
+        document = {"type": "document", "source": source, "title": None, "citations": None}
+        fetched = {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
+        content = _failure("web_fetch") if failed else fetched
         return [_use(item, "web_fetch", arguments), _result(item, "web_fetch", content)]
     found = [_found(result) for result in json_objects(item.get("results"))]
     query = {"query": json_text(action.get("query"))}
@@ -146,13 +150,6 @@ def _found(result: JSONMapping) -> JSONObject:
         "encrypted_content": "",
         "page_age": None,
     }
-
-
-def _fetched(url: str) -> JSONObject:
-    """Omits the page text, which only the model sees."""
-    source = {"type": "text", "media_type": "text/plain", "data": ""}
-    document = {"type": "document", "source": source, "title": None, "citations": None}
-    return {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
 
 
 def _code_blocks(item: Item) -> list[JSONObject]:

@@ -53,7 +53,9 @@ class _ToolReader:
         for number, tool in enumerate(tools):
             kind, path = json_text(tool.get("type")) or "custom", f"tools[{number}]"
             if kind == "custom":
-                self.add(_custom(tool), path)
+                declared: JSONObject = {"type": "function", "name": short_name(tool["name"])}
+                fields = {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
+                self.add({**declared, "parameters": tool["input_schema"], **fields}, path)
                 for name in sorted(tool.keys() - _FIELDS):
                     self._warnings.add(f"The unknown parameter {quote(f'tools[].{name}')} was ignored.")
             elif found := hosted_type(kind):
@@ -109,11 +111,6 @@ def read_tools(
 _FIELDS = frozenset({"type", "name", "description", "input_schema", "strict"}) | {
     *("cache_control", "eager_input_streaming", "defer_loading", "allowed_callers"),
 }
-
-
-def _custom(tool: JSONMapping) -> JSONObject:
-    declared: JSONObject = {"type": "function", "name": short_name(tool["name"]), "parameters": tool["input_schema"]}
-    return declared | {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
 
 
 _MODES = {"auto": "auto", "any": "required", "none": "none"}

@@ -259,7 +259,9 @@ def citation(annotation: JSONMapping) -> JSONObject:
 
 def _stop_fields(ending: Ending) -> JSONObject:
     response = ending.response
-    output, refusal = response["output"], _refusal(response)
+    output = response["output"]
+    parts = [part for item in output if item["type"] == "message" for part in json_list(item.get("content"))]
+    refusals = [json_text(part.get("refusal")) for part in parts if part["type"] == "refusal"]
     if response["status"] == "incomplete":
         details: Any = response.get("incomplete_details") or {}
         reason = "refusal" if details.get("reason") == "content_filter" else "max_tokens"
@@ -268,19 +270,11 @@ def _stop_fields(ending: Ending) -> JSONObject:
     elif any(item["type"] == "function_call" for item in output):
         reason = "tool_use"
     else:
-        reason = "end_turn" if refusal is None else "refusal"
+        reason = "refusal" if refusals else "end_turn"
     fields: JSONObject = {"stop_reason": reason, "stop_sequence": None}
     if reason == "refusal":
-        fields["stop_details"] = {"type": "refusal", "category": None, "explanation": refusal}
+        fields["stop_details"] = {"type": "refusal", "category": None, "explanation": "\n".join(refusals) or None}
     return fields
-
-
-def _refusal(response: Response) -> str | None:
-    parts = [
-        part for item in response["output"] if item["type"] == "message" for part in json_list(item.get("content"))
-    ]
-    texts = [json_text(part.get("refusal")) for part in parts if part["type"] == "refusal"]
-    return "\n".join(texts) if texts else None
 
 
 def usage_fields(response: Response) -> JSONObject:
