@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app import __version__
-from app.api.auth.revocation import RevokedResponses
+from app.api.auth import RevokedResponses
 from app.api.dependencies import APIDependencies
 from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented

@@ -47,15 +47,11 @@ class APIDependencies:
         caller.access.check_tool(*tools)
         return caller
 
-    def owner(self, headers: Mapping[str, str], *tools: str) -> str:
-        """The owner id; raises like `caller`."""
-        return self.caller(headers, *tools).owner
-
     def owner_dependency(self, *tools: str) -> Any:
-        """`owner` as a FastAPI dependency."""
+        """The caller's owner id, as a FastAPI dependency."""
 
         async def owner(request: Request) -> str:
-            return self.owner(request.headers, *tools)
+            return self.caller(request.headers, *tools).owner
 
         return Depends(owner)
 
@@ -67,22 +63,16 @@ class APIDependencies:
 
         return Depends(caller)
 
-    def admitted_dependency(self) -> Any:
+    def admitted_dependency(self, *tools: str) -> Any:
         """Admit the caller to a rate-limited request, as a FastAPI dependency."""
 
         async def admitted(request: Request) -> Caller:
             check_site(request.headers)
-            caller = self.caller(request.headers)
+            caller = self.caller(request.headers, *tools)
             await self.admit(caller, request.scope)
             return caller
 
         return Depends(admitted)
-
-    async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
-        """Admit the caller to a rate-limited request; also raises `LimitReached`."""
-        caller = self.caller(headers, *tools)
-        await self.admit(caller)
-        return caller.owner
 
     def refused(self, caller: Caller, endpoint: str, error: APIError) -> None:
         """Record a refusal (4xx) for `GET /antiphon/refusals`."""

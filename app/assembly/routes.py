@@ -18,10 +18,8 @@ from app.api.dependencies import APIDependencies
 from app.api.keys import key_routes
 from app.api.keys.managed_keys import ManagedKeys
 from app.api.middleware.authentication import IdentityCheck, KeyRequired
-from app.api.middleware.host import AllowedHosts
-from app.api.middleware.origins import Cors, Origins
-from app.api.middleware.paths import path_normalizer
-from app.api.middleware.request_id import RequestId
+from app.api.middleware.origins import AllowedHosts, Cors, Origins
+from app.api.middleware.request_id import RequestId, path_normalizer
 from app.api.openapi import Documented
 from app.api.passthrough import passthrough_operations, passthrough_routes
 from app.api.routes import conversations, health, studio, websocket

@@ -17,6 +17,7 @@ from app.core.access import UNRESTRICTED, KeyAccess, digest_of
 from app.core.dialects import dialect_of
 from app.errors import APIError, InvalidToken, PermissionDenied, StoreUnavailable, Unauthorized
 from app.observability import log_context
+from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.responses import Caller
 from app.settings.keys import KeySettings
 from app.stores.keys import StoredKey
@@ -250,3 +251,25 @@ def _key(headers: Mapping[str, str]) -> str:
         if scheme.lower() == "bearer" and (key := key.strip()):
             return key
     return headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()
+
+
+class RevokedResponses(Observer):
+    """Cancels responses of revoked keys, for `ANTIPHON_REVOKED_RESPONSES=cancel`."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, ResponseLifecycle] = {}
+
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
+        self._running[id(lifecycle)] = lifecycle
+
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+        self._running.pop(id(lifecycle), None)
+
+    def follow(self, auth: Auth) -> None:
+
+        def end() -> None:
+            for lifecycle in self._running.values():
+                if not auth.is_known(lifecycle.key, lifecycle.owner):
+                    lifecycle.stop(Unauthorized("This API key was revoked.", code="revoked_api_key"))
+
+        auth.on_change = end

@@ -6,19 +6,19 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
+from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.api.errors import RAISED, error_response, refuse, shutdown_error, unexpected
-from app.api.middleware.host import AllowedHosts, host_error
-from app.api.middleware.paths import nul_error
+from app.api.middleware.origins import AllowedHosts, host_error
 from app.api.uvicorn.shutdown import STATE_KEY, Shutdown
 from app.core.ids import random_digits
-from app.errors import APIError
+from app.errors import APIError, InvalidRequest, NotFound
 from app.observability import log_context
 from app.observability.metrics import Metrics
 
@@ -167,3 +167,40 @@ def _log_access(scope: Scope, method: str, status: int, start: float, line: log_
 def _pattern(scope: Scope) -> str:
     """Path patterns bound the number of metric labels."""
     return str(getattr(scope.get("route"), "path", "other")).removeprefix("/v1")
+
+
+_SLASHES = re.compile("//+")
+_BASE = re.compile(r"(?:/openai)?(?:/v1)*(?=/)")
+
+
+def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
+    """
+    Maps paths built from a base URL to route paths: without `/v1`, with a trailing slash, or below Azure's `/openai`.
+
+    Redirects would fail: some clients drop the body, and some the key if a proxy is involved. `routes` are path
+    patterns; paths outside `/v1` are ignored.
+    """
+    names = {path.split("/")[2] for path in routes if path.startswith("/v1/")}
+    is_api = re.compile(rf"/v1/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match
+
+    @lru_cache(32)
+    def normalize(path: str) -> str:
+        normalized = _BASE.sub("/v1", _SLASHES.sub("/", path).rstrip("/"), count=1)
+        return normalized if is_api(normalized) else path
+
+    return normalize
+
+
+def nul_error(scope: Scope) -> APIError | None:
+    """Reject URLs with NUL, which no name contains and some stores reject."""
+    if "\0" in scope["path"]:
+        return NotFound("Not found: the path contains a NUL character.", code="unknown_url")
+    if b"%00" not in scope["query_string"]:
+        return None
+    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+        if "\0" in name or "\0" in value:
+            param = name.replace("\0", "")
+            return InvalidRequest(
+                f"Invalid '{param}': must not contain a NUL character.", param=param, code="invalid_value"
+            )
+    return None

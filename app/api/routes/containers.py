@@ -10,15 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
-from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import api_router, request_body
 from app.api.pagination import ForwardQuery
 from app.api.request_body import read_body
-from app.api.routes.files import MAX_FIELD
+from app.api.routes.files import MAX_FIELD, file_download
 from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest
+from app.responses import Caller
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
 from app.tools.code_interpreter.settings import MemoryLimit
 from app.tools.code_interpreter.skills import DeclaredSkills
@@ -57,18 +57,18 @@ class AddContainerFile(_Body):
 
 def container_routes(api: APIDependencies, containers: Containers) -> APIRouter:
     router = api_router("containers")
-    max_minutes, owner_of = containers.settings.idle_minutes, api.owner_dependency(*_TOOLS)
+    max_minutes = containers.settings.idle_minutes
+    owner_of, admitted_caller = api.owner_dependency(*_TOOLS), api.admitted_dependency(*_TOOLS)
 
     @router.post("/containers", summary="Create a container", openapi_extra=request_body(CreateContainer))
-    async def create(request: Request) -> Response:
-        owner = await api.admitted_owner(request.headers, *_TOOLS)
+    async def create(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateContainer, api.body_limits)
         minutes = body.expires_after.minutes if body.expires_after else None
         if minutes and minutes > max_minutes:
             message = f"Invalid 'expires_after.minutes': must be at most {max_minutes} on this server."
             raise InvalidRequest(message, param="expires_after.minutes", code="invalid_value")
         container = await containers.create(
-            owner,
+            caller.owner,
             name=body.name,
             file_ids=body.file_ids or (),
             memory_limit=body.memory_limit,
@@ -94,13 +94,11 @@ def container_routes(api: APIDependencies, containers: Containers) -> APIRouter:
 
 
 def _add_files(router: APIRouter, api: APIDependencies, containers: Containers) -> None:
-
-    owner_of = api.owner_dependency(*_TOOLS)
+    owner_of, admitted_caller = api.owner_dependency(*_TOOLS), api.admitted_dependency(*_TOOLS)
 
     @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
-    async def add(request: Request, container_id: str) -> Response:
-        owner = await api.admitted_owner(request.headers, *_TOOLS)
-        container = await containers.get(owner, container_id)
+    async def add(request: Request, container_id: str, caller: Caller = admitted_caller) -> Response:
+        container = await containers.get(caller.owner, container_id)
         if request.headers.get("content-type", "").lower().startswith("multipart/"):
             return json_response(await _from_form(request, containers, container))
         body = await read_body(request, AddContainerFile, api.body_limits)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from app.api.dependencies import APIDependencies
-from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import api_router, request_body
 from app.api.pagination import After, Limit, Order, parse_whole_number
 from app.api.request_body import BodyLimits, read_body, report_unknown
 from app.errors import InvalidRequest, missing_parameter
+from app.responses import Caller
 from app.tools.files import Page
 from app.tools.files.batches import Batches, CreateBatchJob
 from app.tools.files.uploads import (
@@ -56,12 +57,11 @@ _PART_FORM = _form({"data": _BINARY}, required=["data"])
 def routes(api: APIDependencies, files: Files) -> APIRouter:
     router = api_router("files")
 
-    owner_of = api.owner_dependency()
+    owner_of, admitted_caller = api.owner_dependency(), api.admitted_dependency()
 
     @router.post("/files", summary="Upload a file", openapi_extra=_FILE_FORM)
-    async def upload(request: Request) -> Response:
-        owner = await api.admitted_owner(request.headers)
-        return json_response(await _upload(request, files, owner, api.body_limits))
+    async def upload(request: Request, caller: Caller = admitted_caller) -> Response:
+        return json_response(await _upload(request, files, caller.owner, api.body_limits))
 
     @router.get("/files", summary="List files")
     async def listed(
@@ -157,14 +157,36 @@ async def _with_one_file(
         raise missing_parameter(name)
 
 
+async def file_download(content: AsyncIterator[bytes], filename: str, length: int | None = None) -> StreamingResponse:
+    """
+    A download that browsers never render as a page of this server's origin.
+
+    Reads the first chunk before sending the status, so that unreadable files become errors.
+    """
+    first = await anext(content, b"")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        if first:
+            yield first
+        async for piece in content:
+            yield piece
+
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(filename)}",
+        "x-content-type-options": "nosniff",
+        **({} if length is None else {"content-length": str(length)}),
+    }
+    return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
+
+
 def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
     router = api_router("uploads")
-    owner_of = api.owner_dependency()
+    owner_of, admitted_caller = api.owner_dependency(), api.admitted_dependency()
 
     @router.post("/uploads", summary="Create an upload in parts", openapi_extra=request_body(CreateUpload))
-    async def create(request: Request) -> Response:
-        owner = await api.admitted_owner(request.headers)
-        return json_response(await uploads.create(owner, await read_body(request, CreateUpload, api.body_limits)))
+    async def create(request: Request, caller: Caller = admitted_caller) -> Response:
+        body = await read_body(request, CreateUpload, api.body_limits)
+        return json_response(await uploads.create(caller.owner, body))
 
     @router.post("/uploads/{upload_id}/parts", summary="Add a part to an upload", openapi_extra=_PART_FORM)
     async def part(request: Request, upload_id: str, owner: str = owner_of) -> Response:
@@ -190,12 +212,10 @@ def upload_routes(api: APIDependencies, uploads: MultipartUploads) -> APIRouter:
 
 def batch_routes(api: APIDependencies, batches: Batches) -> APIRouter:
     router = api_router("batches")
-    owner_of = api.owner_dependency()
+    owner_of, admitted_caller = api.owner_dependency(), api.admitted_dependency()
 
     @router.post("/batches", summary="Create a batch of requests", openapi_extra=request_body(CreateBatchJob))
-    async def create(request: Request) -> Response:
-        caller = api.caller(request.headers)
-        await api.admit(caller)
+    async def create(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateBatchJob, api.body_limits)
         return json_response(await batches.create(caller.owner, caller.access.name, body))
 

@@ -12,6 +12,7 @@ from app.api.json_response import json_response
 from app.api.openapi import api_router, request_body
 from app.api.pagination import PageQuery
 from app.api.request_body import read_body
+from app.responses import Caller
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.requests import (
     AddFile,
@@ -30,13 +31,11 @@ Status = Annotated[
 
 def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
     router = api_router("vector stores")
-    limits, owner_of = api.body_limits, api.owner_dependency("file_search")
+    owner_of, admitted_caller = api.owner_dependency("file_search"), api.admitted_dependency("file_search")
 
     @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))
-    async def create(request: Request) -> Response:
-        caller = api.caller(request.headers, "file_search")
-        await api.admit(caller)
-        body = await read_body(request, CreateVectorStore, limits)
+    async def create(request: Request, caller: Caller = admitted_caller) -> Response:
+        body = await read_body(request, CreateVectorStore, api.body_limits)
         return json_response(await stores.create(caller.owner, body, caller.access))
 
     @router.get("/vector_stores", summary="List vector stores")
@@ -53,7 +52,7 @@ def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
         openapi_extra=request_body(UpdateVectorStore),
     )
     async def update(request: Request, vector_store_id: str, owner: str = owner_of) -> Response:
-        body = await read_body(request, UpdateVectorStore, limits)
+        body = await read_body(request, UpdateVectorStore, api.body_limits)
         return json_response(await stores.update(owner, vector_store_id, body))
 
     @router.delete("/vector_stores/{vector_store_id}", summary="Delete a vector store, but not its files")
@@ -68,7 +67,7 @@ def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
     async def search(request: Request, vector_store_id: str) -> Response:
         caller = api.caller(request.headers, "file_search")
         admission = await api.admit(caller, request.scope)
-        body = await read_body(request, SearchVectorStore, limits)
+        body = await read_body(request, SearchVectorStore, api.body_limits)
         return json_response(await stores.search(caller.owner, vector_store_id, body, caller.access, admission))
 
     _add_files(router, api, stores)
@@ -77,16 +76,14 @@ def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
 
 
 def _add_files(router: APIRouter, api: APIDependencies, stores: VectorStores) -> None:
-    owner_of = api.owner_dependency("file_search")
+    owner_of, admitted_caller = api.owner_dependency("file_search"), api.admitted_dependency("file_search")
 
     @router.post(
         "/vector_stores/{vector_store_id}/files",
         summary="Add a file to a vector store",
         openapi_extra=request_body(AddFile),
     )
-    async def add(request: Request, vector_store_id: str) -> Response:
-        caller = api.caller(request.headers, "file_search")
-        await api.admit(caller)
+    async def add(request: Request, vector_store_id: str, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, AddFile, api.body_limits)
         return json_response(await stores.add_file(caller.owner, vector_store_id, body, caller.access))
 
@@ -119,16 +116,14 @@ def _add_files(router: APIRouter, api: APIDependencies, stores: VectorStores) ->
 
 
 def _add_batches(router: APIRouter, api: APIDependencies, stores: VectorStores) -> None:
-    owner_of = api.owner_dependency("file_search")
+    owner_of, admitted_caller = api.owner_dependency("file_search"), api.admitted_dependency("file_search")
 
     @router.post(
         "/vector_stores/{vector_store_id}/file_batches",
         summary="Add several files to a vector store",
         openapi_extra=request_body(CreateBatch),
     )
-    async def create(request: Request, vector_store_id: str) -> Response:
-        caller = api.caller(request.headers, "file_search")
-        await api.admit(caller)
+    async def create(request: Request, vector_store_id: str, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateBatch, api.body_limits)
         return json_response(await stores.add_batch(caller.owner, vector_store_id, body, caller.access))
 

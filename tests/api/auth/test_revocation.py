@@ -12,8 +12,7 @@ import httpx
 import pytest
 import websockets
 
-from app.api.auth import Auth
-from app.api.auth.revocation import RevokedResponses
+from app.api.auth import Auth, RevokedResponses
 from app.core.access import hash_of
 from app.errors import Unauthorized
 from app.observability.lifecycle import ResponseLifecycle

@@ -17,8 +17,7 @@ from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.websockets import websockets_sansio_impl
 from uvicorn.supervisors.multiprocess import Multiprocess
 
-from app.api.uvicorn.http import HTTPProtocol
-from app.api.uvicorn.response_writer import ResponseWriter
+from app.api.uvicorn.http import HTTPProtocol, ResponseWriter
 from app.api.uvicorn.websocket import WebSocketProtocol
 from app.cli.serve import _Server, _Workers
 
