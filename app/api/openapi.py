@@ -21,24 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 
-_WEATHER = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Get the current weather for a location",
-    "parameters": {
-        "type": "object",
-        "properties": {"location": {"type": "string", "description": "The city, e.g. Paris"}},
-        "required": ["location"],
-    },
-}
-_EXAMPLES = {
-    "text": {"model": "demo", "input": "Say hello."},
-    "streamed": {"model": "demo", "input": "Count from 1 to 5.", "stream": True},
-    "a tool": {"model": "demo", "input": "What is the weather in Paris?", "tools": [_WEATHER]},
-    "continued": {"model": "demo", "input": "And in Tokyo?", "previous_response_id": "resp_..."},
-}
-
-
 _ERROR = {
     "type": "object",
     "properties": {
@@ -102,7 +84,7 @@ def response_example(name: str) -> dict[str, object]:
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 
 
-CREATE = request_body(CreateResponse, **_EXAMPLES)
+CREATE = request_body(CreateResponse, **cast(dict[str, object], _examples()["requests"]))
 STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}}
 
 

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -365,15 +365,17 @@ class WebSocketConnection:
         outbox, stream_id = Outbox(), lane.stream_id
         generating = lane.generate_in_task(run, outbox, self._api.open_after)
         generating.add_done_callback(lambda _: outbox.close())
+        tasks = [generating]
         try:
             await outbox.wait()
             if not outbox:
                 generating.result()  # raises
-            async with self._heartbeat(run, outbox):
-                while outbox or not generating.done():
-                    await outbox.wait()
-                    if outbox:
-                        await self._send_events(outbox.pop(), stream_id)
+            if self._caller.dialect.heartbeat == "keepalive" and self._api.heartbeat:
+                tasks.append(asyncio.create_task(self._send_heartbeats(run, outbox)))
+            while outbox or not generating.done():
+                await outbox.wait()
+                if outbox:
+                    await self._send_events(outbox.pop(), stream_id)
             await generating
             return
         except (APIError, WebSocketDisconnect):
@@ -383,22 +385,11 @@ class WebSocketConnection:
                 raise
             broken = error  # an event could not be encoded
         finally:
-            await cancel(generating)
+            await cancel(*tasks)
         await self._send_events(await run.break_off(broken), stream_id)
 
-    @contextlib.asynccontextmanager
-    async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:
-        """Keepalive events during silence: some clients reset their idle timer only on events."""
-        if self._caller.dialect.heartbeat != "keepalive" or not self._api.heartbeat:
-            yield
-            return
-        heartbeat = asyncio.create_task(self._send_heartbeats(run, outbox))
-        try:
-            yield
-        finally:
-            await cancel(heartbeat)
-
     async def _send_heartbeats(self, run: Run, outbox: Outbox) -> None:
+        """Keepalive events during silence: some clients reset their idle timer only on events."""
         clock = asyncio.get_running_loop().time
         while True:
             silence = clock() - self._last_sent

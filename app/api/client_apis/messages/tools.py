@@ -8,8 +8,12 @@ tools become hosted tools.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import orjson
 
 from app.api.client_apis.messages.hosted import hosted_type, is_enabled, mcp_tool, web_tool
 from app.core.types import JSONMapping, JSONObject, json_object, json_text
@@ -66,8 +70,8 @@ class _ToolReader:
                         self.add({}, path)
                 else:
                     self.add({"type": found, "container": {"type": "auto"}}, path)
-            elif known := next((make for prefix, make in _KNOWN.items() if kind.startswith(prefix)), None):
-                self.add({"type": "function", **known(tool)}, path)
+            elif client_tool := _client_tool(tool, kind):
+                self.add(client_tool, path)
             elif kind != "mcp_toolset":
                 self._warnings.add(
                     _UNKNOWN.get(kind.rstrip("_0123456789"), f"Tools of unknown type {quote(kind)} were ignored.")
@@ -130,95 +134,26 @@ def _choice(choice: JSONMapping, tools: Sequence[JSONMapping]) -> JSONObject:
     return {**fields, "tool_choice": {"type": "function", "name": short_name(name)}}
 
 
-# Predefined client tools. Anthropic's models know their schemas, which requests omit. Source: anthropic 2.14,
-# `lib/tools`.
+@cache
+def _client_tools() -> dict[str, JSONObject]:
+    """
+    Functions for predefined client tools, by type prefix before its date.
 
-_TEXT = {"type": "string"}
-_INTEGER = {"type": "integer"}
-_PAIR = {"type": "array", "items": _INTEGER, "minItems": 2, "maxItems": 2}
-
-
-def _schema(properties: JSONObject, *required: str) -> JSONObject:
-    return {"type": "object", "properties": properties, "required": [*required]}
+    Anthropic's models know their schemas, which requests omit. Source: anthropic 2.14, `lib/tools`.
+    """
+    return cast(dict[str, JSONObject], orjson.loads(Path(__file__).with_name("client_tools.json").read_bytes()))
 
 
-_BASH = _schema(
-    {
-        "command": {**_TEXT, "description": "The command to run."},
-        "restart": {"type": "boolean", "description": "Restart the shell instead of running a command."},
-    }
-)
-_EDITOR = _schema(
-    {
-        "command": {**_TEXT, "enum": ["view", "create", "str_replace", "insert", "undo_edit"]},
-        "path": {**_TEXT, "description": "Absolute path of a file or directory."},
-        "file_text": {**_TEXT, "description": "Content of the file to create."},
-        "old_str": {**_TEXT, "description": "Text to replace; must occur once in the file."},
-        "new_str": {**_TEXT, "description": "Replacement for old_str, or text to insert."},
-        "insert_text": {**_TEXT, "description": "Text to insert."},
-        "insert_line": {**_INTEGER, "description": "Insert after this line; 0 is the start of the file."},
-        "view_range": {**_PAIR, "description": "First and last line to view; -1 is the end of the file."},
-    },
-    *("command", "path"),
-)
-_MEMORY = _schema(
-    {
-        "command": {**_TEXT, "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
-        "path": {**_TEXT, "description": "Path below /memories."},
-        "file_text": _TEXT,
-        "old_str": _TEXT,
-        "new_str": _TEXT,
-        "insert_line": _INTEGER,
-        "insert_text": _TEXT,
-        "view_range": _PAIR,
-        "old_path": _TEXT,
-        "new_path": _TEXT,
-    },
-    "command",
-)
-_COMPUTER = _schema(
-    {
-        "action": {
-            **_TEXT,
-            "description": "One of: key, type, mouse_move, left_click, left_click_drag, right_click, middle_click,"
-            " double_click, triple_click, left_mouse_down, left_mouse_up, scroll, hold_key, wait, screenshot,"
-            " cursor_position, zoom.",
-        },
-        "coordinate": {**_PAIR, "description": "[x, y] in pixels."},
-        "start_coordinate": {**_PAIR, "description": "[x, y] where a drag starts."},
-        "text": {**_TEXT, "description": "Text to type, or keys to press."},
-        "scroll_direction": {**_TEXT, "enum": ["up", "down", "left", "right"]},
-        "scroll_amount": _INTEGER,
-        "duration": {"type": "number", "description": "Seconds to wait or hold."},
-        "region": {"type": "array", "items": _INTEGER, "description": "[x0, y0, x1, y1] to zoom into."},
-    },
-    "action",
-)
+def _client_tool(tool: JSONMapping, kind: str) -> JSONObject | None:
+    found = next((known for prefix, known in _client_tools().items() if kind.startswith(prefix)), None)
+    if found is None:
+        return None
+    declared = {"type": "function", **found, "name": json_text(tool.get("name")) or found["name"]}
+    if width := tool.get("display_width_px"):
+        declared["description"] += f" The screen is {width} by {tool.get('display_height_px')} pixels."
+    return declared
 
 
-def _fixed(name: str, description: str, schema: JSONObject) -> Callable[[JSONMapping], JSONObject]:
-    def declare(tool: JSONMapping) -> JSONObject:
-        screen = (
-            f" The screen is {width} by {tool.get('display_height_px')} pixels."
-            if (width := tool.get("display_width_px"))
-            else ""
-        )
-        return {"name": json_text(tool.get("name")) or name, "description": description + screen, "parameters": schema}
-
-    return declare
-
-
-# By type prefix, before its date.
-_KNOWN: Mapping[str, Callable[[JSONMapping], JSONObject]] = {
-    "bash_": _fixed("bash", "Run a command in a persistent shell on the user's machine.", _BASH),
-    "text_editor_": _fixed(
-        "str_replace_based_edit_tool", "View, create and edit files on the user's machine.", _EDITOR
-    ),
-    "memory_": _fixed("memory", "Read and write the files of the memory, below /memories.", _MEMORY),
-    "computer_2": _fixed(
-        "computer", "Control the user's computer by mouse and keyboard, and take screenshots.", _COMPUTER
-    ),
-}
 _UNKNOWN = {
     f"tool_search_tool_{way}": "The tool search was ignored: all tools are offered to the model."
     for way in ("regex", "bm25")
