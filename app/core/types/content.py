@@ -7,13 +7,14 @@ Accepts unknown part types and fields; optional fields can be null.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NotRequired
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints, Tag
+from pydantic import ConfigDict, Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints
 from pydantic.functional_validators import BeforeValidator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
-from pydantic_core.core_schema import no_info_after_validator_function
+from pydantic_core.core_schema import no_info_after_validator_function, tagged_union_schema
 from typing_extensions import TypedDict
 
 _MB = 1024 * 1024
@@ -134,37 +135,74 @@ def tag_of(value: object, known: frozenset[str]) -> str:
     return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
 
 
-_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_IMAGES = ("input_image", "image_url", "computer_screenshot")
-_PARTS = frozenset([*_TEXTS, *_IMAGES, "refusal", "input_file", "file", "input_audio", "input_video"])
+class Tagged:
+    """Annotates `Any`: a value of the type that `tag` names, in angle brackets, for removal from error paths."""
 
+    def __init__(
+        self, tag: Callable[[Any], str | None], types: Mapping[str, Any], error_type: str = "", message: str = ""
+    ) -> None:
+        """The error is for values without a tag."""
+        self._tag, self._types, self._error_type, self._message = tag, types, error_type, message
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schemas = {f"<{name}>": handler.generate_schema(type_) for name, type_ in self._types.items()}
+        return tagged_union_schema(
+            schemas, self._tag, custom_error_type=self._error_type or None, custom_error_message=self._message or None
+        )
+
+
+def by_type(types: Mapping[str, Any], other: Any = None) -> Tagged:
+    """An object of the type named by its field `type`. Without `other` for unknown names, the error lists the names."""
+    known = frozenset(types)
+    if other is not None:
+        return Tagged(lambda value: tag_of(value, known), {**types, "unknown": other})
+    names = ", ".join(f"'{name}'" for name in sorted(known))
+    return Tagged(
+        lambda value: tag if (tag := tag_of(value, known)) != "<unknown>" else None,
+        types,
+        "invalid_value",
+        f"must be an object with a 'type' that is one of {names}",
+    )
+
+
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 # In validated requests.
 IMAGES = frozenset({"input_image", "computer_screenshot"})
 
-# Union tags are in angle brackets, so that they can be removed from error paths.
 ContentPart = Annotated[
-    Annotated[TextPart, Tag("<input_text>")]
-    | Annotated[TextPart, Tag("<output_text>")]
-    | Annotated[TextPart, Tag("<text>")]
-    | Annotated[TextPart, Tag("<summary_text>")]
-    | Annotated[TextPart, Tag("<reasoning_text>")]
-    | Annotated[RefusalPart, Tag("<refusal>")]
-    | Annotated[_Image, Tag("<input_image>")]
-    | Annotated[_Image, Tag("<image_url>")]
-    | Annotated[ImagePart, Tag("<computer_screenshot>")]
-    | Annotated[FilePart, Tag("<input_file>")]
-    | Annotated[FilePart, BeforeValidator(_from_chat), Tag("<file>")]
-    | Annotated[AudioPart, BeforeValidator(_from_url), Tag("<input_audio>")]
-    | Annotated[VideoPart, Tag("<input_video>")]
-    | Annotated[Unknown, Tag("<unknown>")],
-    Discriminator(lambda value: tag_of(value, _PARTS)),
+    Any,
+    by_type(
+        {
+            **dict.fromkeys(_TEXTS, TextPart),
+            "refusal": RefusalPart,
+            "input_image": _Image,
+            "image_url": _Image,
+            "computer_screenshot": ImagePart,
+            "input_file": FilePart,
+            "file": Annotated[FilePart, BeforeValidator(_from_chat)],
+            "input_audio": Annotated[AudioPart, BeforeValidator(_from_url)],
+            "input_video": VideoPart,
+        },
+        Unknown,
+    ),
 ]
 
 
+def _text_or_list(value: object) -> str | None:
+    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
+
+
 TEXT_OR_LIST = Discriminator(
-    lambda value: "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None,
+    _text_or_list,
     custom_error_type="text_or_list",
     custom_error_message="must be a string or a list",
 )
 
-Content = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")], TEXT_OR_LIST]
+
+def text_or(item: Any) -> Tagged:
+    """A text, or a list of `item`."""
+    types = {"text": Text, "list": list[item]}
+    return Tagged(_text_or_list, types, "text_or_list", "must be a string or a list")
+
+
+Content = Annotated[Any, text_or(ContentPart)]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StrictBool, StringConstraints, Tag
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StringConstraints
 
 from app.api.client_apis import ClientRequest
 from app.api.request_body import validate
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.content import Text, Tolerant, tag_of
+from app.core.types.content import Tagged, Text, Tolerant, tag_of
 from app.core.types.request import CallId, CreateResponse, Effort, Integer, RequestBody
 from app.errors import Warnings, quote
 
@@ -332,9 +332,10 @@ class _CustomToolCall(Tolerant):
 
 
 _ToolCall = Annotated[
-    Annotated[_FunctionToolCall, Tag("<function>")] | Annotated[_CustomToolCall, Tag("<custom>")],
-    Discriminator(
-        lambda value: "<custom>" if isinstance(value, dict) and value.get("type") == "custom" else "<function>"
+    Any,
+    Tagged(
+        lambda value: "<custom>" if isinstance(value, dict) and value.get("type") == "custom" else "<function>",
+        {"function": _FunctionToolCall, "custom": _CustomToolCall},
     ),
 ]
 
@@ -368,16 +369,11 @@ class _FunctionMessage(Tolerant):
 
 def _role(value: object) -> str:
     role = value.get("role") if isinstance(value, dict) else None
-    return f"<{role}>" if role in ("assistant", "tool", "function") else "<input>"
+    return f"<{role}>" if isinstance(role, str) and role in _MESSAGES else "<input>"
 
 
-_Message = Annotated[
-    Annotated[_InputMessage, Tag("<input>")]
-    | Annotated[_AssistantMessage, Tag("<assistant>")]
-    | Annotated[_ToolMessage, Tag("<tool>")]
-    | Annotated[_FunctionMessage, Tag("<function>")],
-    Discriminator(_role),
-]
+_MESSAGES = {"assistant": _AssistantMessage, "tool": _ToolMessage, "function": _FunctionMessage}
+_Message = Annotated[Any, Tagged(_role, {**_MESSAGES, "input": _InputMessage})]
 
 
 class _Function(Tolerant):
@@ -411,12 +407,7 @@ def _tool_type(value: Any) -> str:
     return "<unknown>" if is_flat else tag
 
 
-_Tool = Annotated[
-    Annotated[_FunctionTool, Tag("<function>")]
-    | Annotated[_CustomTool, Tag("<custom>")]
-    | Annotated[_OtherTool, Tag("<unknown>")],
-    Discriminator(_tool_type),
-]
+_Tool = Annotated[Any, Tagged(_tool_type, {"function": _FunctionTool, "custom": _CustomTool, "unknown": _OtherTool})]
 
 
 class _AllowedTools(Tolerant):
@@ -430,14 +421,12 @@ class _NamedChoice(Tolerant):
     allowed_tools: NotRequired[_AllowedTools | None]
 
 
-_ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[_NamedChoice, Tag("<named>")],
-    Discriminator(lambda value: "<named>" if isinstance(value, dict) else "<mode>"),
-]
-_FunctionChoice = Annotated[
-    Annotated[Literal["none", "auto"], Tag("<mode>")] | Annotated[_Function, Tag("<named>")],
-    Discriminator(lambda value: "<named>" if isinstance(value, dict) else "<mode>"),
-]
+def _mode_or(mode: Any, named: Any) -> Tagged:
+    return Tagged(lambda value: "<named>" if isinstance(value, dict) else "<mode>", {"mode": mode, "named": named})
+
+
+_ToolChoice = Annotated[Any, _mode_or(Literal["none", "auto", "required"], _NamedChoice)]
+_FunctionChoice = Annotated[Any, _mode_or(Literal["none", "auto"], _Function)]
 
 
 class _ResponseFormat(Tolerant):

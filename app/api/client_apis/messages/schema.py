@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictFloat, StringConstraints, Tag
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints
 
 from app.core.types import JSONObject
-from app.core.types.content import TEXT_OR_LIST, Text, Tolerant, TypeName, tag_of
+from app.core.types.content import Tagged, Text, Tolerant, TypeName, by_type, text_or
 from app.core.types.request import Integer
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -28,20 +28,6 @@ class _TextBlock(Tolerant):
     type: Literal["text"]
     text: Text
     cache_control: NotRequired[_CacheControl | None]
-
-
-_IMAGE_SOURCES = frozenset({"base64", "url", "file"})
-_DOCUMENT_SOURCES = _IMAGE_SOURCES | {"text", "content"}
-
-
-def _tagged(known: frozenset[str]) -> Discriminator:
-    """Discriminate by `type`; the error lists the known types."""
-    names = ", ".join(f"'{name}'" for name in sorted(known))
-    return Discriminator(
-        lambda value: tag if (tag := tag_of(value, known)) != "<unknown>" else None,
-        custom_error_type="invalid_value",
-        custom_error_message=f"must be an object with a 'type' that is one of {names}",
-    )
 
 
 class _Base64Source(Tolerant):
@@ -65,44 +51,23 @@ class _TextSource(Tolerant):
     data: Text
 
 
+_SOURCES = {"base64": _Base64Source, "url": _URLSource, "file": _FileSource}
+
+
 class _ImageBlock(Tolerant):
     type: Literal["image"]
-    source: Annotated[
-        Annotated[_Base64Source, Tag("<base64>")]
-        | Annotated[_URLSource, Tag("<url>")]
-        | Annotated[_FileSource, Tag("<file>")],
-        _tagged(_IMAGE_SOURCES),
-    ]
+    source: Annotated[Any, by_type(_SOURCES)]
     cache_control: NotRequired[_CacheControl | None]
 
 
 class _ContentSource(Tolerant):
     type: Literal["content"]
-    content: Annotated[
-        Annotated[Text, Tag("<text>")]
-        | Annotated[
-            list[
-                Annotated[
-                    Annotated[_TextBlock, Tag("<text>")] | Annotated[_ImageBlock, Tag("<image>")],
-                    _tagged(frozenset({"text", "image"})),
-                ]
-            ],
-            Tag("<list>"),
-        ],
-        TEXT_OR_LIST,
-    ]
+    content: Annotated[Any, text_or(Annotated[Any, by_type({"text": _TextBlock, "image": _ImageBlock})])]
 
 
 class _DocumentBlock(Tolerant):
     type: Literal["document"]
-    source: Annotated[
-        Annotated[_Base64Source, Tag("<base64>")]
-        | Annotated[_URLSource, Tag("<url>")]
-        | Annotated[_FileSource, Tag("<file>")]
-        | Annotated[_TextSource, Tag("<text>")]
-        | Annotated[_ContentSource, Tag("<content>")],
-        _tagged(_DOCUMENT_SOURCES),
-    ]
+    source: Annotated[Any, by_type({**_SOURCES, "text": _TextSource, "content": _ContentSource})]
     title: NotRequired[str | None]
     context: NotRequired[str | None]
     cache_control: NotRequired[_CacheControl | None]
@@ -141,51 +106,30 @@ class _UnknownBlock(Tolerant):
     tool_use_id: NotRequired[str | None]
 
 
-_INNER = frozenset({"text", "image", "document", "search_result"})
-
-_InnerBlock = Annotated[
-    Annotated[_TextBlock, Tag("<text>")]
-    | Annotated[_ImageBlock, Tag("<image>")]
-    | Annotated[_DocumentBlock, Tag("<document>")]
-    | Annotated[_SearchResultBlock, Tag("<search_result>")]
-    | Annotated[_UnknownBlock, Tag("<unknown>")],
-    Discriminator(lambda value: tag_of(value, _INNER)),
-]
+_INNER = {"text": _TextBlock, "image": _ImageBlock, "document": _DocumentBlock, "search_result": _SearchResultBlock}
+_InnerBlock = Annotated[Any, by_type(_INNER, _UnknownBlock)]
 
 
 class _ToolResultBlock(Tolerant):
     type: Literal["tool_result"]
     tool_use_id: _NonEmpty
-    content: NotRequired[
-        Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[_InnerBlock], Tag("<list>")], TEXT_OR_LIST] | None
-    ]
+    content: NotRequired[Annotated[Any, text_or(_InnerBlock)] | None]
     is_error: NotRequired[StrictBool | None]
     cache_control: NotRequired[_CacheControl | None]
 
 
-_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
-_BLOCKS = _INNER.union(("thinking", "redacted_thinking", "tool_result", *_CALLS))
-
-_Block = Annotated[
-    Annotated[_TextBlock, Tag("<text>")]
-    | Annotated[_ImageBlock, Tag("<image>")]
-    | Annotated[_DocumentBlock, Tag("<document>")]
-    | Annotated[_SearchResultBlock, Tag("<search_result>")]
-    | Annotated[_ThinkingBlock, Tag("<thinking>")]
-    | Annotated[_RedactedThinkingBlock, Tag("<redacted_thinking>")]
-    | Annotated[_ToolUseBlock, Tag("<tool_use>")]
-    | Annotated[_ToolUseBlock, Tag("<server_tool_use>")]
-    | Annotated[_ToolUseBlock, Tag("<mcp_tool_use>")]
-    | Annotated[_ToolResultBlock, Tag("<tool_result>")]
-    | Annotated[_UnknownBlock, Tag("<unknown>")],
-    Discriminator(lambda value: tag_of(value, _BLOCKS)),
-]
-_Blocks = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[_Block], Tag("<list>")], TEXT_OR_LIST]
+_BLOCKS = {
+    **_INNER,
+    "thinking": _ThinkingBlock,
+    "redacted_thinking": _RedactedThinkingBlock,
+    "tool_result": _ToolResultBlock,
+    **dict.fromkeys(("tool_use", "server_tool_use", "mcp_tool_use"), _ToolUseBlock),
+}
 
 
 class _Message(Tolerant):
     role: Literal["user", "assistant", "system"]
-    content: _Blocks
+    content: Annotated[Any, text_or(Annotated[Any, by_type(_BLOCKS, _UnknownBlock)])]
 
 
 class _CustomTool(Tolerant):
@@ -210,13 +154,14 @@ class _OtherTool(Tolerant):
     default_config: NotRequired[JSONObject | None]
 
 
-def _tool_type(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return "<custom>" if kind in (None, "custom") else "<other>"
-
-
 _Tool = Annotated[
-    Annotated[_CustomTool, Tag("<custom>")] | Annotated[_OtherTool, Tag("<other>")], Discriminator(_tool_type)
+    Any,
+    Tagged(
+        lambda value: (
+            "<other>" if isinstance(value, dict) and value.get("type") not in (None, "custom") else "<custom>"
+        ),
+        {"custom": _CustomTool, "other": _OtherTool},
+    ),
 ]
 
 
@@ -254,9 +199,6 @@ class _Metadata(Tolerant):
     user_id: NotRequired[str | None]
 
 
-_System = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[_TextBlock], Tag("<list>")], TEXT_OR_LIST]
-
-
 class MessagesRequest(BaseModel):
     """Without null fields; unknown fields are in `model_extra`."""
 
@@ -266,7 +208,7 @@ class MessagesRequest(BaseModel):
     model: str | None = None
     messages: Annotated[list[_Message], Field(min_length=1)]
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, not by backend models
-    system: _System | None = None
+    system: Annotated[Any, text_or(_TextBlock)] | None = None
     tools: list[_Tool] = Field(default_factory=list)
     tool_choice: _ToolChoice | None = None
     mcp_servers: list[_MCPServer] = Field(default_factory=list)
