@@ -13,9 +13,8 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import orjson
 from starlette.types import ASGIApp, Message, Scope
@@ -173,14 +172,13 @@ class BatchWorker:
             wakeup.cancel()
 
     async def _read(self, batch: BatchJob) -> None:
-        content = self._store.content(batch.input_file)
+        reader = _Reader(batch.endpoint, self._requests.max_bytes)
         add = partial(self._records.add_requests, batch, self._name)
-        read = await _read_lines(content, batch, self._requests.max_bytes, add)
-        if read is None:
+        if not await reader.read(self._store.content(batch.input_file), add):
             return  # lease lost: the batch was cancelled
-        if not read.errors:
-            await self._records.begin(batch, self._name, read.total, read.model)
-        elif await self._records.end(batch, self._name, "failed", errors=read.errors):
+        if not reader.errors:
+            await self._records.begin(batch, self._name, reader.total, reader.model)
+        elif await self._records.end(batch, self._name, "failed", errors=reader.errors[:MAX_ERRORS]):
             await self._announce_end(batch, "failed")
 
     async def _end(self, batch: BatchJob) -> None:
@@ -271,7 +269,11 @@ class LineRequests:
     async def _status_and_body(self, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
         """Status, JSON body and, for error answers, the error."""
         try:
-            caller = self._caller(claimed.batch)
+            batch = claimed.batch
+            access = self._api.auth.accepted_access(batch.key, batch.owner)
+            if access is None or (self._api.auth.required and access.owner != batch.owner):
+                raise Unauthorized("The API key of this batch is no longer accepted.")
+            caller = Caller(batch.owner, None, DIALECTS["openai"], access)
             account = BatchAccount(self._api.limits, caller.access, self._api.accounting)
             account.budget = await self._api.accounting.check(caller.access)
             if claimed.batch.endpoint == "/v1/responses":
@@ -287,12 +289,6 @@ class LineRequests:
             logger.exception("batch request failed unexpectedly")
             failure = APIError("The server failed while answering this request.")
             return failure.status, orjson.dumps(failure.body()), failure
-
-    def _caller(self, batch: BatchJob) -> Caller:
-        access = self._api.auth.accepted_access(batch.key, batch.owner)
-        if access is None or (self._api.auth.required and access.owner != batch.owner):
-            raise Unauthorized("The API key of this batch is no longer accepted.")
-        return Caller(batch.owner, None, DIALECTS["openai"], access)
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
@@ -321,28 +317,18 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes,
             body.extend(message.get("body", b""))
 
     await app(scope, receive, send)
-    answer = bytes(body)
-    if not _is_json(answer):
+    try:
+        is_object = isinstance(orjson.loads(body), dict)
+    except orjson.JSONDecodeError:
+        is_object = False
+    if not is_object:
         failure = BackendError("The backend's response is not JSON.")
         return 502, orjson.dumps(failure.body()), failure
-    return status, answer, None
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        return isinstance(orjson.loads(data), dict)
-    except orjson.JSONDecodeError:
-        return False
+    return status, bytes(body), None
 
 
 MAX_ERRORS = 50  # per file, as reported in the batch
 MAX_CUSTOM_ID = 512  # characters
-
-
-class _ReadInput(NamedTuple):
-    total: int
-    model: str | None  # set if all requests have the same model
-    errors: Sequence[Mapping[str, object]]
 
 
 class _Reader:
@@ -363,24 +349,32 @@ class _Reader:
         return model if isinstance(model, str) and not others else None
 
     @property
-    def full(self) -> bool:
+    def _full(self) -> bool:
         return len(self.errors) >= MAX_ERRORS or self.total > MAX_REQUESTS or len(self._rest) > self._max_bytes
 
-    def read(self, data: bytes) -> list[BatchRequest]:
+    async def read(
+        self, content: AsyncIterator[bytes], add: Callable[[Sequence[BatchRequest]], Awaitable[bool]]
+    ) -> bool:
+        """Pass requests to `add`, until the first error; False as soon as `add` returns False."""
+        async for piece in content:
+            requests = await asyncio.to_thread(self._requests, piece)
+            if requests and not self.errors and not await add(requests):
+                return False
+            if self._full:
+                break
+        requests = await asyncio.to_thread(self._requests, b"\n")
+        if self.total > MAX_REQUESTS:
+            self._fail("too_many_requests", f"The file contains more than {MAX_REQUESTS} requests.", None)
+        elif not self.total and not self.errors:
+            self._fail("empty_file", "The file has no requests.", None)
+        return not requests or bool(self.errors) or await add(requests)
+
+    def _requests(self, data: bytes) -> list[BatchRequest]:
         """Lines completed by these bytes."""
         self._rest += data
         *lines, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
         return [read for line in lines if (read := self._line(line))]
-
-    def end(self) -> list[BatchRequest]:
-        """The last line; also checks the file's total."""
-        lines = [read for line in [bytes(self._rest)] if (read := self._line(line))]
-        if self.total > MAX_REQUESTS:
-            self._fail("too_many_requests", f"The file contains more than {MAX_REQUESTS} requests.", None)
-        elif not self.total and not self.errors:
-            self._fail("empty_file", "The file has no requests.", None)
-        return lines
 
     def _fail(self, code: str, message: str, param: str | None) -> None:
         line = self._number if param is not None or code == "invalid_json_line" else None
@@ -388,7 +382,7 @@ class _Reader:
 
     def _line(self, line: bytes) -> BatchRequest | None:
         self._number += 1
-        if not line.strip() or self.full:
+        if not line.strip() or self._full:
             return None
         self.total += 1
         if len(line) > self._max_bytes:
@@ -423,27 +417,3 @@ class _Reader:
             self._models.add(str(body.get("model")))
             return BatchRequest(self._number, custom_id, orjson.dumps(body))
         return None
-
-
-async def _read_lines(
-    content: AsyncIterator[bytes],
-    batch: BatchJob,
-    max_bytes: int,
-    add: Callable[[Sequence[BatchRequest]], Awaitable[bool]],
-) -> _ReadInput | None:
-    """
-    Pass requests to `add`; return None as soon as `add` returns False.
-
-    `max_bytes` limits each request. Nothing is added after the first error.
-    """
-    reader = _Reader(batch.endpoint, max_bytes)
-    async for piece in content:
-        lines = await asyncio.to_thread(reader.read, piece)
-        if lines and not reader.errors and not await add(lines):
-            return None
-        if reader.full:
-            break
-    lines = await asyncio.to_thread(reader.end)
-    if lines and not reader.errors and not await add(lines):
-        return None
-    return _ReadInput(reader.total, reader.model, reader.errors[:MAX_ERRORS])

@@ -331,6 +331,16 @@ async def test_invalid_file_fails_before_anything_is_asked(database: FileDatabas
     assert model.prompts == []
 
 
+async def test_last_request_above_the_size_limit_fails_the_batch(database: FileDatabase, model: Model) -> None:
+    """The last line has no line end, which must not hide its size."""
+    served = antiphon(**options(database, model, max_body_bytes=2000))
+    async with served as url, openai_client(url) as client:
+        batch = await ended(client, await submit(client, asks("a", "b" * 3000)))
+        assert batch.status == "failed" and batch.errors and batch.errors.data
+        assert [(error.code, error.line) for error in batch.errors.data] == [("request_too_large", 2)]
+    assert model.prompts == []
+
+
 async def test_file_that_is_no_batch_is_refused(database: FileDatabase, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         file = await client.files.create(file=("a.jsonl", b"{}"), purpose="user_data")
