@@ -169,7 +169,10 @@ class Accounting:
         self._accesses[name] = access
         self._batches[name] = self._batch
         if access.budget:
-            self._count(name, row[0], input_tokens + output_tokens, cost or 0)
+            day, spending = self._spent.get(name, (row[0], Spending()))
+            spent = input_tokens + output_tokens, cost or 0
+            amounts = zip(_on_day(spending, day, row[0]), (*spent, *spent), strict=True)
+            self._spent[name] = row[0], Spending(*map(sum, amounts))
             self._flush.set()
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
@@ -181,11 +184,6 @@ class Accounting:
         if day != self._day:
             self._day, self._date = day, datetime.fromtimestamp(day * 86_400, UTC).date().isoformat()
         return self._date
-
-    def _count(self, key: str, today: str, tokens: int, cost: int) -> None:
-        day, spending = self._spent.get(key, (today, Spending()))
-        amounts = zip(_on_day(spending, day, today), (tokens, cost, tokens, cost), strict=True)
-        self._spent[key] = today, Spending(*(used + added for used, added in amounts))
 
     # Writing.
 

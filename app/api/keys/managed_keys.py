@@ -187,21 +187,23 @@ class ManagedKeys:
             self._stored_uses.update(uses)
 
     async def listed(self, *, revoked: bool) -> list[ListedKey]:
-        snapshot, uses = await self._read(), await self._uses()
-        of_settings = [] if revoked else self._of_settings()
-        stored = [change for change in snapshot.last_changes().values() if change.key.revoked == revoked]
-        listed = [ListedKey(_resource(key, uses.get(key.name), "settings"), 0) for key in of_settings]
-        listed += [ListedKey(self._described(change.key, uses), change.number) for change in stored]
+        """By name."""
+        listed = [key for key in await self._all() if key.resource["revoked"] == revoked]
         return sorted(listed, key=lambda key: (key.resource["name"], key.resource["id"]))
 
     async def retrieve(self, key_id: str) -> ListedKey:
         """Raises `NotFound`."""
-        uses = await self._uses()
-        for key in self._of_settings():
-            if key.id == key_id:
-                return ListedKey(_resource(key, uses.get(key.name), "settings"), 0)
-        change = _change_of(await self._read(), key_id)
-        return ListedKey(self._described(change.key, uses), change.number)
+        for key in await self._all():
+            if key.resource["id"] == key_id:
+                return key
+        raise _not_found(key_id)
+
+    async def _all(self) -> list[ListedKey]:
+        snapshot, uses = await self._read(), await self._uses()
+        listed = [ListedKey(_resource(key, uses.get(key.name), "settings"), 0) for key in self._of_settings()]
+        for change in snapshot.last_changes().values():
+            listed.append(ListedKey(_resource(change.key, uses.get(change.key.name), "store"), change.number))
+        return listed
 
     async def changes(self) -> list[KeyChange]:
         return [*reversed((await self._read()).changes)]
@@ -210,9 +212,6 @@ class ManagedKeys:
         uses = await self._stored.uses()
         own = {name: int(time) for name, time in self._auth.uses.items()}
         return {name: max(uses.get(name, 0), own.get(name, 0)) for name in {*uses, *own}}
-
-    def _described(self, key: StoredKey, uses: dict[str, int]) -> JSONObject:
-        return _resource(key, uses.get(key.name), "store")
 
     def _of_settings(self) -> list[StoredKey]:
         plain, tables = self._auth.settings_keys()
@@ -279,7 +278,8 @@ class ManagedKeys:
             if key.id == key_id:
                 message = f"The key '{key.name}' is in the settings file and can be changed only there."
                 raise PermissionDenied(message, code="key_in_settings")
-        change = _change_of(snapshot, key_id)
+        if (change := snapshot.last_changes().get(key_id)) is None:
+            raise _not_found(key_id)
         if change.key.revoked:
             raise InvalidRequest(f"The key '{change.key.name}' was revoked.", code="key_revoked", status=409)
         if actor and change.key.name in (actor.name, actor.table):
@@ -319,7 +319,8 @@ class ManagedKeys:
             if await self._stored.add(snapshot, made):
                 logger.info("key changed", extra={"actor": actor.name, "action": action, "key": after.name})
                 await self._read()
-                return ListedKey(self._described(after, await self._uses()), snapshot.revision + 1)
+                last_used = (await self._uses()).get(after.name)
+                return ListedKey(_resource(after, last_used, "store"), snapshot.revision + 1)
         raise StoreBusy
 
 
@@ -327,10 +328,8 @@ def etag(version: int) -> str:
     return f'"{version}"'
 
 
-def _change_of(snapshot: KeySnapshot, key_id: str) -> KeyChange:
-    if (change := snapshot.last_changes().get(key_id)) is None:
-        raise NotFound(f"Key with id '{key_id}' not found.")
-    return change
+def _not_found(key_id: str) -> NotFound:
+    return NotFound(f"Key with id '{key_id}' not found.")
 
 
 def _key_of_settings(name: str, table: KeySettings) -> StoredKey:
