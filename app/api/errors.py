@@ -159,17 +159,12 @@ def _allowed_methods(request: Request) -> list[str]:
     """
     All of a path's methods; Starlette's 405 only lists the first matching route's.
 
-    A fixed path such as `/responses/compact` also matches `/responses/{response_id}`, so only its documented methods
-    count.
+    A fixed path such as `/responses/compact` has only its own methods, not those of `/responses/{response_id}`.
     """
-    app, path = request.app, request.url.path
-    allowed = []
-    for method in _METHODS:
-        scope = {**request.scope, "method": method}
-        if any(route.matches(scope)[0] is Match.FULL for route in app.router.routes):
-            allowed.append(method)
-    operations = app.openapi()["paths"].get(path)
-    return [method for method in allowed if not operations or method.lower() in operations or method == "HEAD"]
+    routes = [route for route in request.app.router.routes if route.matches(request.scope)[0] is not Match.NONE]
+    own = [route for route in routes if route.path == request.scope["path"]]
+    methods = {method for route in own or routes for method in getattr(route, "methods", None) or ("GET", "HEAD")}
+    return [method for method in _METHODS if method in methods]
 
 
 def unexpected(error: Exception, scope: Scope) -> Response:
