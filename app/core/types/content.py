@@ -7,10 +7,10 @@ Accepts unknown part types and fields; optional fields can be null.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints
 from pydantic.functional_validators import BeforeValidator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
@@ -130,7 +130,7 @@ def _from_url(part: dict[str, object]) -> dict[str, object]:
     return {"type": "input_audio", "input_audio": {"data": data, "format": _FORMATS.get(file_format, file_format)}}
 
 
-def tag_of(value: object, known: frozenset[str]) -> str:
+def tag_of(value: object, known: Collection[str]) -> str:
     kind = value.get("type") if isinstance(value, dict) else None
     return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
 
@@ -153,12 +153,11 @@ class Tagged:
 
 def by_type(types: Mapping[str, Any], other: Any = None) -> Tagged:
     """An object of the type named by its field `type`. Without `other` for unknown names, the error lists the names."""
-    known = frozenset(types)
     if other is not None:
-        return Tagged(lambda value: tag_of(value, known), {**types, "unknown": other})
-    names = ", ".join(f"'{name}'" for name in sorted(known))
+        return Tagged(lambda value: tag_of(value, types), {**types, "unknown": other})
+    names = ", ".join(f"'{name}'" for name in sorted(types))
     return Tagged(
-        lambda value: tag if (tag := tag_of(value, known)) != "<unknown>" else None,
+        lambda value: tag if (tag := tag_of(value, types)) != "<unknown>" else None,
         types,
         "invalid_value",
         f"must be an object with a 'type' that is one of {names}",
@@ -190,13 +189,6 @@ ContentPart = Annotated[
 
 def _text_or_list(value: object) -> str | None:
     return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
-
-
-TEXT_OR_LIST = Discriminator(
-    _text_or_list,
-    custom_error_type="text_or_list",
-    custom_error_message="must be a string or a list",
-)
 
 
 def text_or(item: Any) -> Tagged:

@@ -32,7 +32,18 @@ from app.core.types import Item as Item
 from app.core.types import JSONObject, with_fields
 from app.core.types import Part as Part
 from app.core.types import Response as Response
-from app.core.types.content import TEXT_OR_LIST, Content, ContentPart, Text, Tolerant, TypeName, Unknown, tag_of
+from app.core.types.content import (
+    Content,
+    ContentPart,
+    Tagged,
+    Text,
+    Tolerant,
+    TypeName,
+    Unknown,
+    by_type,
+    tag_of,
+    text_or,
+)
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
@@ -129,10 +140,7 @@ class _PlainUpdate(Tolerant):
 
 
 class _TextUpdate(Tolerant):
-    format: Annotated[
-        Annotated[_SchemaUpdate, Tag("<json_schema>")] | Annotated[_PlainUpdate, Tag("<unknown>")],
-        Discriminator(lambda value: tag_of(value, frozenset({"json_schema"}))),
-    ]
+    format: Annotated[Any, by_type({"json_schema": _SchemaUpdate}, _PlainUpdate)]
 
 
 class ConfigurationUpdateItem(Tolerant):
@@ -143,9 +151,17 @@ class ConfigurationUpdateItem(Tolerant):
 
 
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
-_CALLS = ("function_call", "custom_tool_call", *_OUTPUTS)
-_AGENTS = ("agent_message", "configuration_update")
-_ITEMS = frozenset(["message", *_CALLS, "reasoning", "item_reference", "compaction", *_AGENTS])
+_ITEMS = {
+    "message": MessageItem,
+    "function_call": FunctionCallItem,
+    "custom_tool_call": CustomToolCallItem,
+    **dict.fromkeys(_OUTPUTS, FunctionCallOutputItem),
+    "reasoning": ReasoningItem,
+    "item_reference": ItemReference,
+    "compaction": CompactionItem,
+    "agent_message": AgentMessageItem,
+    "configuration_update": ConfigurationUpdateItem,
+}
 
 
 def is_uncalled(item: object) -> bool:
@@ -157,25 +173,11 @@ def _item_type(value: Any) -> str:
         return "<item_reference>" if "role" not in value and "id" in value else "<message>"
     if is_uncalled(value):
         return "<uncalled_output>"
-    return tag_of(value, _ITEMS)
+    return tag_of(value, _ITEMS.keys())
 
 
-InputItem = Annotated[
-    Annotated[MessageItem, Tag("<message>")]
-    | Annotated[FunctionCallItem, Tag("<function_call>")]
-    | Annotated[FunctionCallOutputItem, Tag("<function_call_output>")]
-    | Annotated[UncalledOutputItem, Tag("<uncalled_output>")]
-    | Annotated[CustomToolCallItem, Tag("<custom_tool_call>")]
-    | Annotated[FunctionCallOutputItem, Tag("<custom_tool_call_output>")]
-    | Annotated[ReasoningItem, Tag("<reasoning>")]
-    | Annotated[ItemReference, Tag("<item_reference>")]
-    | Annotated[CompactionItem, Tag("<compaction>")]
-    | Annotated[AgentMessageItem, Tag("<agent_message>")]
-    | Annotated[ConfigurationUpdateItem, Tag("<configuration_update>")]
-    | Annotated[Unknown, Tag("<unknown>")],
-    Discriminator(_item_type),
-]
-Input = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")], TEXT_OR_LIST]
+InputItem = Annotated[Any, Tagged(_item_type, {**_ITEMS, "uncalled_output": UncalledOutputItem, "unknown": Unknown})]
+Input = Annotated[Any, text_or(InputItem)]
 
 
 class FunctionTool(Tolerant):
@@ -193,14 +195,7 @@ class CustomTool(Tolerant):
     format: NotRequired[dict[str, object] | None]
 
 
-_TOOLS = frozenset(["function", "custom"])
-
-Tool = Annotated[
-    Annotated[FunctionTool, Tag("<function>")]
-    | Annotated[CustomTool, Tag("<custom>")]
-    | Annotated[Unknown, Tag("<unknown>")],
-    Discriminator(lambda value: tag_of(value, _TOOLS)),
-]
+Tool = Annotated[Any, by_type({"function": FunctionTool, "custom": CustomTool}, Unknown)]
 
 
 class NamedTool(Tolerant):
