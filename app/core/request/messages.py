@@ -30,7 +30,13 @@ from app.core.request.content import (
     texts,
 )
 from app.core.request.model_request import TranslationState
-from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning, warn_bound_elsewhere
+from app.core.request.reasoning import (
+    ReasoningFields,
+    bound_fields,
+    is_sent_back,
+    upstream_reasoning,
+    warn_bound_elsewhere,
+)
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import CallIds, PairedCalls, missing_output
 from app.core.request.tools import ToolSet
@@ -250,7 +256,7 @@ class ConversationReader:
         back, thought = False, ""
         fields: dict[str, object] = {}
         if calls or turn.reasoning or self.options.reasoning_placeholder:
-            back = is_sent_back(self.options.reasoning_replay, turn.number, last=self.turn, with_tools=self.with_tools)
+            back = self.sends_reasoning(turn)
             thought, fields = self.replay.reasoning(turn.reasoning) if back else ("", {})
         text = thought + "\n\n".join(turn.content)
         if not (text or calls or (turn.reasoning and fields)):
@@ -279,6 +285,10 @@ class ConversationReader:
                 made |= extra
         message["tool_calls"] = sent
         return [message, *self.tools(calls, ids)]
+
+    def sends_reasoning(self, turn: AssistantTurn) -> bool:
+        policy = self.options.reasoning_replay
+        return is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
 
     def called(self, call: Item) -> dict[str, str]:
         arguments = as_json_object(call["arguments"]) if self.options.repair_arguments else call["arguments"] or "{}"
@@ -339,6 +349,10 @@ class ConversationReader:
     def source(self, item: Item) -> Mapping[str, object]:
         """The item's fields from its server."""
         return self.upstream.get(item.get("id") or "") or _NO_FIELDS
+
+    def own_fields(self, item: Item) -> Mapping[str, object]:
+        """The fields bound to this server."""
+        return bound_fields(self.source(item), self.state.profile)
 
     def add(self, role: str, content: str | list[ChatPart]) -> None:
         self.read.append({"role": role, "content": content})

@@ -67,6 +67,11 @@ def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
     return _text(upstream_reasoning(item, upstream))
 
 
+def has_plain_text(item: Item, upstream: Mapping[str, object]) -> bool:
+    """Whether the reasoning is readable, and not bound to a server."""
+    return BOUND not in upstream and bool(reasoning_text(item, upstream))
+
+
 def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
     Apply the `reasoning_replay` policy to a turn: all model output between two user messages.

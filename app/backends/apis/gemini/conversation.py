@@ -18,7 +18,7 @@ from app.core.items import as_json_object
 from app.core.request.content import ChatPart, PartError, media, texts
 from app.core.request.files import is_pdf
 from app.core.request.messages import AssistantTurn, ConversationReader
-from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_back, reasoning_text
+from app.core.request.reasoning import UNSIGNED, has_plain_text
 from app.core.request.roles import Message
 from app.core.types import JSONMapping, JSONObject, json_objects, json_text
 from app.core.types.request import Item, Part
@@ -115,24 +115,17 @@ class GeminiConversation(ConversationReader):
             super().message(position, item)
             return
         text = self.text_content(position, item.get("content"), role="assistant", separator="")
-        parts = _with_signed(text, json_objects(self.own_fields(item).get(SIGNED_PARTS)))
-        self.current().content += [_own_part(part) for part in parts]
+        self.current().content += _with_signed(text, json_objects(self.own_fields(item).get(SIGNED_PARTS)))
 
     def reasoning(self, position: int, item: Item) -> None:
-        fields = self.source(item)
         if own := self.own_fields(item):
-            self.current().content += [_own_part(part) for part in json_objects(own.get(SIGNED_PARTS))]
-        elif BOUND not in fields and reasoning_text(item, fields):
+            self.current().content += json_objects(own.get(SIGNED_PARTS))
+        elif has_plain_text(item, self.source(item)):
             self.warnings.add(UNSIGNED)
 
-    def own_fields(self, item: Item) -> Mapping[str, object]:
-        return bound_fields(self.source(item), self.state.profile)
-
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        policy = self.options.reasoning_replay or "always"
-        back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
-        written = [part["part"] for part in turn.content]
-        content = written if back else [*filter(None, map(_unsigned, written))]
+        back = self.sends_reasoning(turn)
+        content = turn.content if back else [*filter(None, map(_unsigned, turn.content))]
         calls = [self.items[call] for call in turn.calls]
         parts = [self._call(call, signed=back) for call in calls]
         if parts and THOUGHT_SIGNATURE not in parts[0] and (placeholder := self.options.reasoning_placeholder):

@@ -57,6 +57,7 @@ def _options(options: RequestOptions, model: str) -> RequestOptions:
         content=replace(content, parts="array", tool_content="array", tool_images=images),
         tool_choice=replace(choice, allowed="keep"),
         strict="drop",
+        reasoning_replay=options.reasoning_replay or "always",
         reasoning_placeholder=None if earlier else options.reasoning_placeholder,
     )
 

@@ -16,7 +16,7 @@ from app.core.request.caching import THINKING_BLOCKS
 from app.core.request.content import ChatPart, PartError
 from app.core.request.files import is_pdf
 from app.core.request.messages import AssistantTurn, ConversationReader
-from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_back, reasoning_text
+from app.core.request.reasoning import UNSIGNED, has_plain_text
 from app.core.request.roles import Message, is_blank
 from app.core.types import JSONObject
 from app.core.types.request import Item, Part
@@ -84,16 +84,14 @@ class MessagesConversation(ConversationReader):
 
     def reasoning(self, position: int, item: Item) -> None:
         """The server accepts only signed blocks as reasoning."""
-        fields = self.source(item)
-        block = bound_fields(fields, self.state.profile).get(THINKING)
+        block = self.own_fields(item).get(THINKING)
         if isinstance(block, dict):
             self.current().content.append(block)
-        elif BOUND not in fields and reasoning_text(item, fields):
+        elif has_plain_text(item, self.source(item)):
             self.warnings.add(UNSIGNED)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        policy = self.options.reasoning_replay
-        back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
+        back = self.sends_reasoning(turn)
         content = [block for block in turn.content if back or block["type"] not in THINKING_BLOCKS]
         calls = [self.items[call] for call in turn.calls]
         ids = [self.ids.next_id(call["call_id"], self.source(call)) for call in calls]

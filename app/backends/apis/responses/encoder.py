@@ -88,9 +88,8 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
         reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
     choice, native_choice = tool_choice(state, tools, {str(tool["type"]) for tool in native.values()})
-    stays = stays_native(state, items)
-    read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
-    sent = ResponsesConversation(read, state, tools, positions, stays).messages()
+    read, positions = tool_items_as_functions(items, tools, state.upstream, stays_native(state, items))
+    sent = ResponsesConversation(read, state, tools, positions).messages()
     text_format, instruction = response_format(state)
     if choice.request:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})

@@ -10,10 +10,10 @@ from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.content import ChatPart, check_known
 from app.core.request.messages import AssistantTurn, ConversationReader, compacted_past
 from app.core.request.model_request import TranslationState
-from app.core.request.reasoning import BOUND, PLAIN, bound_fields, is_sent_back, reasoning_text
+from app.core.request.reasoning import PLAIN, has_plain_text, reasoning_text
 from app.core.request.roles import Message
 from app.core.request.tool_items import missing_output
-from app.core.request.tools import Function, ToolSet
+from app.core.request.tools import Function
 from app.core.types import JSONObject
 from app.core.types.request import Item, Part
 from app.errors import quote
@@ -65,20 +65,17 @@ class ResponsesConversation(ConversationReader):
     """
     Builds items, oldest first.
 
-    All calls except native calls (`stays`) are function calls.
+    In `items`, all calls except native calls (`stays`) are function calls.
     """
 
-    def __init__(
-        self,
-        items: Sequence[Item],
-        state: TranslationState,
-        offered: ToolSet,
-        positions: Sequence[int],
-        stays: Callable[[Item], bool],
-    ) -> None:
-        super().__init__(items, state, offered, positions)
-        self.stays = stays
-        self.call_ids: dict[int, str] = {}  # by the call's position
+    @cached_property
+    def stays(self) -> Callable[[Item], bool]:
+        return stays_native(self.state, self.items)
+
+    @cached_property
+    def call_ids(self) -> dict[int, str]:
+        """By the call's position."""
+        return {}
 
     @cached_property
     def tool_content(self) -> ContentOptions:
@@ -91,7 +88,7 @@ class ResponsesConversation(ConversationReader):
         if item["type"] == "custom_tool_call":
             self.function_call(position, item)
         elif self.stays(item):
-            item_id = bound_fields(self.source(item), self.state.profile).get("id")
+            item_id = self.own_fields(item).get("id")
             self.read.append({**item, "id": item_id} if item_id else {**item})
         else:
             super().other(position, item)
@@ -127,9 +124,8 @@ class ResponsesConversation(ConversationReader):
 
     def reasoning(self, position: int, item: Item) -> None:
         """Reasoning as received from the server, or else as text if the profile allows it."""
-        source = self.source(item)
-        original = bound_fields(source, self.state.profile).get(NATIVE)
-        text = reasoning_text(item, source)
+        original = self.own_fields(item).get(NATIVE)
+        text = reasoning_text(item, self.source(item))
         if isinstance(original, Mapping):
             self.read.append(dict(original))
         elif text and self.options.reasoning_replay not in (None, "never"):
@@ -137,14 +133,12 @@ class ResponsesConversation(ConversationReader):
             content = [{"type": "reasoning_text", "text": text}]
             turn.content.append({"type": "reasoning", "id": f"rs_{len(self.read)}", "summary": [], "content": content})
             self.read.append(turn)
-        elif text and BOUND not in source:
+        elif has_plain_text(item, self.source(item)):
             self.warnings.add(PLAIN)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
         """Reasoning as text."""
-        policy = self.options.reasoning_replay
-        back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
-        return turn.content if back else []
+        return turn.content if self.sends_reasoning(turn) else []
 
     def function_call(self, position: int, item: Item) -> None:
         self.with_tools.add(self.turn)
