@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -72,15 +72,7 @@ class ResponseFilter(NamedTuple):
         )
 
 
-# A facet's values by its name.
-FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
-    "status": lambda entry: (entry.get("status"),),
-    "model": lambda entry: (entry.get("model"),),
-    "tool": lambda entry: entry.get("tools") or (),
-    "backend": lambda entry: (entry.get("backend"),),
-    "key": lambda entry: (entry.get("key"),),
-    "delivery": lambda entry: (entry.get("delivery"),),
-}
+FACETS = ("status", "model", "tool", "backend", "key", "delivery")  # filters with a list of values
 
 
 class Inspection:
@@ -142,9 +134,10 @@ class Inspection:
                 complete = False
                 break
             searched += 1
-            for name, values in FACETS.items():
+            for name in FACETS:
                 if filters[name].accepts(entry):
-                    counts[name].update(value for value in values(entry) if value)
+                    values = entry.get("tools") or () if name == "tool" else (entry.get(name),)
+                    counts[name].update(value for value in values if value)
         data = {
             name: [{"value": value, "count": number} for value, number in counter.most_common(_FACET_VALUES)]
             for name, counter in counts.items()

@@ -323,10 +323,6 @@ class RunWorker:
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
         self._unwritten = Outbox()
 
-    @property
-    def response(self) -> Response:
-        return self._run.response
-
     async def queue(self) -> Response:
         """Store the response and start its log; return the queued response."""
         events, turn = self._run.queue(), self._run.turn()
