@@ -199,7 +199,7 @@ class Responses:
         """
         Items for a conversation, perhaps replaced by the policy service.
 
-        Raises `PolicyRefusal`, `PolicyUnavailable`, and `NotFound` for a missing file.
+        Raises `InvalidRequest`, `PolicyUnavailable`, and `NotFound` for a missing file.
         """
         review = self.input_review("", caller) if items else None
         if review is None:

@@ -187,14 +187,11 @@ def _parsed_decision(answer: bytes) -> Decision:
     return Decision(action, items=items)
 
 
+_VIOLATION = "policy_violation"
 INSTRUCTIONS_ID = "instructions"
 
 # Request fields sent as items, or outside the model's input.
 _NOT_SENT = {"input", "instructions", "prompt", "stream", "store", "background", "previous_response_id", "conversation"}
-
-
-class PolicyRefusal(InvalidRequest):
-    code = "policy_violation"
 
 
 class InputReview:
@@ -206,7 +203,7 @@ class InputReview:
         A request's replacement, or None if it is allowed.
 
         The service receives the model's input: the instructions first, files and references resolved. Raises
-        `PolicyRefusal` and `PolicyUnavailable`.
+        `InvalidRequest` and `PolicyUnavailable`.
         """
         items: list[Any] = [*context.items[len(context.items) - context.added :]]
         if request.instructions:
@@ -215,14 +212,14 @@ class InputReview:
         others = request.model_dump(exclude=_NOT_SENT, exclude_unset=True, by_alias=True, serialize_as_any=True)
         decision = await self._decide(items, request={**others, **(request.model_extra or {})})
         if decision.action == "refuse":
-            raise PolicyRefusal(decision.message, param="input")
+            raise InvalidRequest(decision.message, param="input", code=_VIOLATION)
         return _replaced(request, decision.items, context) if decision.action == "replace" else None
 
     async def items(self, items: Sequence[Item]) -> list[Item] | None:
         """New items' replacements, or None if they are allowed."""
         decision = await self._decide(items)
         if decision.action == "refuse":
-            raise PolicyRefusal(decision.message, param="items")
+            raise InvalidRequest(decision.message, param="items", code=_VIOLATION)
         return _validated(decision.items).items() if decision.action == "replace" else None
 
     async def result(self, call_id: str, name: str, outcome: Outcome) -> Outcome:
@@ -248,11 +245,11 @@ class InputReview:
         return await self.refusal([{"type": "mcp_list_tools", "server_label": label, "tools": tools}])
 
     async def description(self, text: str) -> str:
-        """The reviewed description; raises `PolicyRefusal` and `PolicyUnavailable`."""
+        """The reviewed description; raises `InvalidRequest` and `PolicyUnavailable`."""
         content = [{"type": "input_text", "text": text}]
         decision = await self._decide([{"type": "message", "role": "user", "content": content}])
         if decision.action == "refuse":
-            raise PolicyRefusal(decision.message)
+            raise InvalidRequest(decision.message, code=_VIOLATION)
         if decision.action == "replace":
             return "\n".join(_text_of(item) for item in decision.items)
         return text

@@ -147,7 +147,7 @@ class ToolLoop(Generation):
             await self._compact(delivery, self._time_to_open(opens_at))
             query = await self._next_query()
         elif compacts is False:
-            self._calls.items.warn(NOT_COMPACTED)
+            self._calls.warn(NOT_COMPACTED)
         self._query, self._again = query, False
         if query is None:
             record.status = "incomplete"
@@ -204,7 +204,7 @@ class ToolLoop(Generation):
         elif self._round >= self._preparation.options.tool_limits.max_rounds:
             self._last_reason = "this server's limit of rounds was reached"
         if self._last_reason:
-            self._calls.items.warn(f"Tool calls were stopped: {self._last_reason}.")
+            self._calls.warn(f"Tool calls were stopped: {self._last_reason}.")
         if self._hosted is None or self._last_reason:
             self._hosted = self._hosted_tools([] if self._last_reason else self._calls.sessions.functions)
         output = [*self.builder.response["output"]]
@@ -279,7 +279,7 @@ class ToolLoop(Generation):
             self._charge()
         self.builder.end_step(step, "model")
         if not summary.response["output"]:
-            self._calls.items.warn("The conversation could not be compacted: the model wrote no summary.")
+            self._calls.warn("The conversation could not be compacted: the model wrote no summary.")
             return
         item = summary.response["output"][-1]
         added = self.builder.add_item(ITEM_TYPES[item["type"]], {"encrypted_content": ""})
@@ -300,7 +300,7 @@ class ToolLoop(Generation):
         for item in output:  # later requests send a round's calls as a single message
             row = ITEM_TYPES.get(item["type"])
             if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
-                self._calls.items.add_notes(item["id"], round=self._round)
+                self._calls.add_notes(item["id"], round=self._round)
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
             finish_response(query, ended, failure)

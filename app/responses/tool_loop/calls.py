@@ -18,7 +18,7 @@ from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES
 from app.core.request.tools import deferred_tools
 from app.core.stream.citations import cited_by
-from app.core.stream.event_builder import EventBuilder, Upstream
+from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
 from app.core.types import JSONMapping, JSONObject, Usage, with_fields
@@ -77,7 +77,7 @@ class HostedCalls:
         self.started = 0
         self.repeats = False  # whether the model made the same call `SAME_CALLS` times
         self.usage: Counts = {}  # for the response's `tool_usage`
-        self._builder = builder
+        self.builder = builder
         self._options = options
         self._context = context = options.preparation.context
         self._client_tools = deferred_tools(options.preparation.request.tools, context.items)  # for tool search
@@ -88,7 +88,9 @@ class HostedCalls:
             options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
         )
         self._limit = asyncio.Semaphore(limits.parallel if options.preparation.request.parallel_tool_calls else 1)
-        self.items = HostedItems(builder, context.upstream, options.images, warnings)
+        self.images = options.images
+        self.changed = asyncio.Event()  # set when events can be delivered
+        self._warnings = warnings
         self._same: Counter[str] = Counter()
         self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
 
@@ -96,29 +98,29 @@ class HostedCalls:
         """Open the sessions; deliver their events after `quiet` seconds (None: never)."""
 
         async def open_and_review() -> None:
-            report = SessionReport(self.items, self._lifecycle)
+            report = SessionReport(self, self._lifecycle)
             await self.sessions.open(self._context.items, report)
             if self._options.review:
                 await self.sessions.review(self._options.review, report)
 
         await self._deliver_while([asyncio.create_task(open_and_review())], delivery, quiet)
-        self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
+        self.builder.encrypt_calls(item["id"] for item in self.builder.response["output"])  # lists of tools
 
     async def run(self, delivery: EventWriter, calls: Sequence[OpenCall], number: int) -> None:
         """Run calls and deliver their events; `number` is the round, 0 for approved calls."""
-        step = self._builder.begin_step("tools")
-        self._builder.framework("tool_round_started", round=number, tool_count=len(calls))
+        step = self.builder.begin_step("tools")
+        self.builder.framework("tool_round_started", round=number, tool_count=len(calls))
         if self._deadline:
             self._deadline.start()
         tasks = [asyncio.create_task(self._run(call)) for call in calls]
         await self._deliver_while(tasks, delivery)
-        self._builder.encrypt_calls(call.item["id"] for call in calls)
-        self._builder.framework("tool_round_completed", round=number, tool_count=len(calls))
-        self._builder.end_step(step, "tools")
+        self.builder.encrypt_calls(call.item["id"] for call in calls)
+        self.builder.framework("tool_round_completed", round=number, tool_count=len(calls))
+        self.builder.end_step(step, "tools")
 
     async def run_approved(self, delivery: EventWriter) -> None:
         calls = [await self._approved_call(approval) for approval in self._context.decisions.approved]
-        running = [call for call in calls if call in self._builder.running]
+        running = [call for call in calls if call in self.builder.running]
         await self.run(delivery, running, 0)
 
     async def _approved_call(self, approval: ApprovedCall) -> OpenCall:
@@ -140,17 +142,17 @@ class HostedCalls:
         kind, fields = ITEM_TYPES[function.item], dict(function.item_fields)
         if "approval_request_id" in kind.empty:
             fields["approval_request_id"] = request["id"]
-        call = self._builder.call(approval.call_id or self._builder.new_id("call"), ToolBinding(kind, fields, function))
-        self._builder.arguments(call, str(request.get("arguments") or "{}"))
-        self._builder.close_call(call)
-        self.items.add_notes(call.item["id"], approval_request_id=request["id"], round=-1)
+        call = self.builder.call(approval.call_id or self.builder.new_id("call"), ToolBinding(kind, fields, function))
+        self.builder.arguments(call, str(request.get("arguments") or "{}"))
+        self.builder.close_call(call)
+        self.add_notes(call.item["id"], approval_request_id=request["id"], round=-1)
         if approval.earlier:
             item, upstream = approval.earlier
             own = ("id", "type", "status", "approval_request_id")
             fields = {name: value for name, value in item.items() if name not in own}
             if (notes := upstream.get(NOTES)) and "output" in notes:
-                self.items.add_notes(call.item["id"], output=notes["output"])
-            self._builder.end_call(call, str(item.get("status") or "completed"), fields)
+                self.add_notes(call.item["id"], output=notes["output"])
+            self.builder.end_call(call, str(item.get("status") or "completed"), fields)
         elif self.sessions.find(function):
             if claim := await self._options.approvals.claim(request["id"]):
                 self._claims[call.item["id"]] = claim
@@ -160,7 +162,7 @@ class HostedCalls:
 
     async def _run(self, call: OpenCall) -> None:
         assert call.binding and call.binding.hosted
-        function, builder = call.binding.hosted, self._builder
+        function, builder = call.binding.hosted, self.builder
         self.started += 1
         arguments = parsed_arguments(call.written, call.kind.argument)
         signature = call_signature(function, arguments, call.written)
@@ -169,7 +171,7 @@ class HostedCalls:
         async with self._limit:
             builder.run_call(call)
             builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
-            self.items.changed.set()
+            self.changed.set()
             target = self.sessions.find(function)
             name = target.tool.name if target else "unknown"
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
@@ -189,14 +191,14 @@ class HostedCalls:
             return Outcome.failed(f"The tool {function.name!r} is no longer available.", begun=False)
         if arguments is None:
             return Outcome.failed(NO_OBJECT)
-        unfinished = {call.item["id"] for call in self._builder.running}
-        finished = [item for item in self._builder.response["output"] if item["id"] not in unfinished]
+        unfinished = {call.item["id"] for call in self.builder.running}
+        finished = [item for item in self.builder.response["output"] if item["id"] not in unfinished]
         items = [*self._context.items, *finished]
-        approval = self.items.notes(call.item["id"]).get("approval_request_id")
+        approval = self.notes(call.item["id"]).get("approval_request_id")
         functions = [entry.function for entry in self.sessions.functions if entry.function.deferred]
         deferred = [*self._client_tools, *map(DeferredTool.of_hosted, functions)]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
-        return await self.sessions.run(target.session, running, SessionReport(self.items, self._lifecycle, call))
+        return await self.sessions.run(target.session, running, SessionReport(self, self._lifecycle, call))
 
     def _end(self, call: OpenCall, outcome: Outcome) -> None:
         assert call.binding and call.binding.hosted
@@ -219,16 +221,16 @@ class HostedCalls:
         if (item.get("server_label"), item.get("name")) != (function.namespace, function.name):
             notes |= {"namespace": function.key[0], "name": function.name}
         if sources := cited_by((source.mark, source.annotation) for source in outcome.sources):
-            self._builder.cite(sources)
+            self.builder.cite(sources)
             notes["sources"] = sources
         if not kind.call_id:  # otherwise the output is a separate item
-            self.items.add_notes(call.item["id"], **notes)
+            self.add_notes(call.item["id"], **notes)
         self.usage = added_counts(self.usage, outcome.usage)
-        self._builder.end_call(call, outcome.status, fields)
+        self.builder.end_call(call, outcome.status, fields)
         failed = outcome.status != "completed"
         error = outcome.output if failed and isinstance(outcome.output, str) else None
-        self._builder.framework("tool_call_completed", name=function.name, call_id=call.call_id, error=error)
-        self.items.changed.set()
+        self.builder.framework("tool_call_completed", name=function.name, call_id=call.call_id, error=error)
+        self.changed.set()
 
     async def _deliver_while(
         self, tasks: Collection[asyncio.Task[None]], delivery: EventWriter, quiet: float | None = 0
@@ -247,7 +249,7 @@ class HostedCalls:
                 for task in [task for task in pending if task.done()]:
                     pending.remove(task)
                     task.result()
-                if deliver_at is not None and clock() >= deliver_at and (events := self._builder.pop_events()):
+                if deliver_at is not None and clock() >= deliver_at and (events := self.builder.pop_events()):
                     delivery.send(events)
                     await delivery.drain()
         finally:
@@ -262,29 +264,15 @@ class HostedCalls:
         clock = asyncio.get_running_loop().time
         times = (self._deadline.at if self._deadline else None, deliver_at)
         until = [time for time in times if time and time > clock()]
-        changed = asyncio.ensure_future(self.items.changed.wait())
+        changed = asyncio.ensure_future(self.changed.wait())
         try:
             timeout = min(until) - clock() if until else None
             await asyncio.wait({*tasks, changed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
-        self.items.changed.clear()
+        self.changed.clear()
         if self._deadline and self._deadline.at is not None and clock() >= self._deadline.at:
             raise DeadlineExceeded
-
-
-class HostedItems:
-    """A response's items from hosted tools, and notes on them."""
-
-    def __init__(
-        self, builder: EventBuilder, upstream: Mapping[str, Upstream], images: StoredImages, warnings: Warnings
-    ) -> None:
-        """`upstream` and `images` are from earlier turns."""
-        self.images = images
-        self.changed = asyncio.Event()  # set when events can be delivered
-        self.builder = builder
-        self._upstream = upstream
-        self._warnings = warnings
 
     def warn(self, message: str) -> None:
         if message not in self._warnings:
@@ -298,7 +286,7 @@ class HostedItems:
         upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
 
     def notes(self, item_id: str) -> JSONMapping:
-        upstream = self.builder.upstream.get(item_id) or self._upstream.get(item_id) or {}
+        upstream = self.builder.upstream.get(item_id) or self._context.upstream.get(item_id) or {}
         notes: Mapping[str, object] = upstream.get(NOTES, {})
         return notes
 
@@ -306,48 +294,48 @@ class HostedItems:
 class SessionReport(Report, ReportedItem):
     """Reports on a session, on one of its running calls, or on an item that either has added."""
 
-    def __init__(self, items: HostedItems, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
+    def __init__(self, calls: HostedCalls, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
         """`call` is None while functions are listed."""
         self.id = call.item["id"] if call else ""
-        self._items = items
+        self._calls = calls
         self._lifecycle = lifecycle
         self._call = call
 
     def event(self, name: str, **fields: object) -> None:
         assert self._call
-        self._items.builder.progress(self._call, name, fields)
-        self._items.changed.set()
+        self._calls.builder.progress(self._call, name, fields)
+        self._calls.changed.set()
 
     def add(self, item_type: str, **fields: object) -> SessionReport:
-        kind, builder = ITEM_TYPES[item_type], self._items.builder
+        kind, builder = ITEM_TYPES[item_type], self._calls.builder
         if builder.response["status"] in TERMINAL:  # discarded
             added = OpenCall(None, {"type": kind.type, "id": builder.new_id(kind.prefix)}, kind)
         else:
             added = builder.add_item(kind, fields)
-            self._items.changed.set()
-        return SessionReport(self._items, self._lifecycle, added)
+            self._calls.changed.set()
+        return SessionReport(self._calls, self._lifecycle, added)
 
     def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
         assert self._call
-        self._items.builder.end_call(self._call, status, fields)
-        self._items.changed.set()
+        self._calls.builder.end_call(self._call, status, fields)
+        self._calls.changed.set()
 
     def set_private_data(self, **data: object) -> None:
-        self._items.add_notes(self.id, session={**self.private_data({"id": self.id}), **data})
+        self._calls.add_notes(self.id, session={**self.private_data({"id": self.id}), **data})
 
     def private_data(self, item: JSONMapping) -> JSONMapping:
-        notes = self._items.notes(str(item.get("id"))).get("session")
+        notes = self._calls.notes(str(item.get("id"))).get("session")
         return notes if isinstance(notes, Mapping) else {}
 
     def has_stored_image(self, item: Item) -> bool:
-        return item.get("id") in self._items.images
+        return item.get("id") in self._calls.images
 
     async def stored_image(self, item: Item) -> str | None:
-        images = self._items.images
+        images = self._calls.images
         return await images.load(item["id"]) if item.get("id") in images else None
 
     def warn(self, message: str) -> None:
-        self._items.warn(message)
+        self._calls.warn(message)
 
     async def check_limits(self) -> None:
         await self._lifecycle.account.check_limits()
