@@ -221,7 +221,7 @@ class InputReader:
         return broken if self._state in ("begin", "quoted", "text") else not self.closed
 
     def _member(self, piece: str) -> str:
-        """Find the start of `input`, or the whole object, or that the text is not an object."""
+        """Read a piece that continues text with a brace at its start."""
         if self._length < _LONGEST_START:
             held = "".join(self._held)
             if match := re.match(rf'\s*\{{\s*"{self._argument}"\s*:\s*"', held):

@@ -174,10 +174,6 @@ class PairedCalls:
                     of_call.append(output)
         return answers
 
-    def repeated(self, output: Item) -> list[int]:
-        answers = self._answers.get(output["call_id"], ())
-        return [answer for answer in answers if self._items[answer].get("output") == output.get("output")]
-
     def introduction(self, position: int, warnings: Warnings) -> str:
         """
         The first sentence of a user message with a late or unpaired output; "" if unnecessary.
@@ -187,10 +183,11 @@ class PairedCalls:
         output = self._items[position]
         if position in self.callers:
             return f"Result of the tool call {quote(output['call_id'])}:"
-        if self.repeated(output):
+        answers = self._answers.get(output["call_id"])
+        if any(self._items[answer].get("output") == output.get("output") for answer in answers or ()):
             return ""
         name = quote(output["call_id"])
-        if output["call_id"] in self._answers:
+        if answers is not None:
             warnings.add(f"The call {name} has more than one output; later outputs were sent as messages.")
             return f"Another result of the tool call {name}:"
         warnings.add(f"The output of {name} matches no call in this conversation; it was sent as a message.")
