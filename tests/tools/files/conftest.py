@@ -8,6 +8,9 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
+from app.tools.files import File
+from app.tools.files.records import FileStore
+from app.tools.files.vector_stores.records import Job
 from tests.support.file_databases import FILE_DATABASES, FileDatabase, file_database_of
 from tests.support.serving import antiphon
 
@@ -42,6 +45,21 @@ async def http(server: str) -> AsyncIterator[httpx.AsyncClient]:
 def openai_client(url: str, key: str = "ada") -> AsyncOpenAI:
     """OpenAI's own client, which asks once."""
     return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+async def add_file(
+    store: FileStore, file_id: str, content: bytes = b"x", *, owner: str = "ada", name: str = "a.txt"
+) -> None:
+    await store.write(file_id, 0, content)
+    await store.finish(file_id)
+    assert await store.add(File(file_id, owner, name, "assistants", len(content), 1))
+
+
+async def claim_next(store: FileStore, lease: float = 1000) -> Job:
+    """Claim a file for longer than any test."""
+    job = await store.vector_stores.claim(lease)
+    assert job
+    return job
 
 
 async def pieces(*data: bytes) -> AsyncIterator[bytes]:

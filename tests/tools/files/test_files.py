@@ -21,7 +21,7 @@ from app.tools.files.uploads import Files
 from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.tools.files.conftest import openai_client
+from tests.tools.files.conftest import add_file, openai_client
 
 FORM = "multipart/form-data; boundary=x"
 
@@ -213,10 +213,7 @@ async def test_files_are_shared_by_several_workers(database: FileDatabase) -> No
 
     async def use(number: int, store: FileStore) -> None:
         for n in range(10):
-            id = f"file-{number}-{n}"
-            await store.write(id, 0, b"x")
-            await store.finish(id)
-            await store.add(File(id, "ada", "a.txt", "user_data", 1, 1))
+            await add_file(store, f"file-{number}-{n}")
 
     await asyncio.gather(*(use(number, store) for number, store in enumerate(stores)))
     for store in stores:

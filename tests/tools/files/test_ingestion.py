@@ -33,6 +33,7 @@ from app.tools.files.vector_stores.records import (
 )
 from app.tools.files.vector_stores.sql import VectorStoreRecords
 from tests.support.file_databases import FileDatabase
+from tests.tools.files.conftest import add_file, claim_next
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
 
@@ -68,9 +69,7 @@ async def opened(database: FileDatabase) -> AsyncIterator[FileStore]:
 
 async def upload(store: FileStore, name: str, content: bytes, owner: str = "ada") -> str:
     id = f"file-{name}"
-    await store.write(id, 0, content)
-    await store.finish(id)
-    await store.add(File(id, owner, name, "assistants", len(content), 1))
+    await add_file(store, id, content, owner=owner, name=name)
     return id
 
 
@@ -146,25 +145,19 @@ async def test_ingestion_closed_as_readers_wake_up_ends(database: FileDatabase, 
                 await asyncio.sleep(0)
 
 
-async def claimed(store: FileStore, lease: float = LEASE) -> Job:
-    job = await store.vector_stores.claim(lease)
-    assert job
-    return job
-
-
 async def test_claim_is_one_readers_alone_until_it_ends(database: FileDatabase) -> None:
     async with opened(database) as store, opened(database) as other:
         id = await upload(store, "a.txt", b"words")
         records = store.vector_stores
         await records.create(STORE, [NewStoreFile(id)])
-        first = await claimed(store)
+        first = await claim_next(store)
         assert await other.vector_stores.claim(LEASE) is None
         database.advance(LEASE - 100)
         assert await records.renew(first, LEASE)
         database.advance(LEASE - 100)
         assert await other.vector_stores.claim(LEASE) is None
         database.advance(200)
-        second = await claimed(other)
+        second = await claim_next(other)
         assert (second.row, second.attempt) == (first.row, 2)
         # Who was taken for dead has no say any more.
         assert not await records.renew(first, LEASE)
@@ -197,7 +190,7 @@ async def test_owners_take_turns_with_the_files_of_their_queues(database: FileDa
         await filled(store, "ada", "a1", "a2", "a3", "a4")
         await filled(store, "bob", "b1", "b2")
         await filled(store, "eve", "e1")
-        jobs = [await claimed(store) for _ in range(7)]
+        jobs = [await claim_next(store) for _ in range(7)]
         assert [job.filename for job in jobs] == ["a1", "b1", "e1", "a2", "b2", "a3", "a4"]
         assert {(job.owner, job.key) for job in jobs} == {(name, f"key of {name}") for name in ("ada", "bob", "eve")}
 
@@ -208,7 +201,7 @@ async def test_files_of_the_earlier_common_queue_are_moved_to_their_owners(datab
         await filled(store, "bob", "b1")
     database.undo_queues()
     async with opened(database) as store:
-        jobs = [await claimed(store) for _ in range(3)]
+        jobs = [await claim_next(store) for _ in range(3)]
         assert [(job.filename, job.owner, job.key) for job in jobs] == [
             ("a1", "ada", ""),
             ("b1", "bob", ""),
@@ -223,15 +216,15 @@ async def test_files_of_excluded_owners_are_left_in_the_queue(database: FileData
         job = await store.vector_stores.claim(LEASE, ["ada", "eve"])
         assert job and job.filename == "b1"
         assert await store.vector_stores.claim(LEASE, ["ada"]) is None
-        assert (await claimed(store)).filename == "a1"
+        assert (await claim_next(store)).filename == "a1"
 
 
 async def test_file_that_was_put_back_is_claimed_by_others_first(database: FileDatabase) -> None:
     async with opened(database) as store:
         await filled(store, "ada", "a1", "a2")
-        await store.vector_stores.release(await claimed(store))
+        await store.vector_stores.release(await claim_next(store))
         await filled(store, "bob", "b1")
-        assert [(await claimed(store)).filename for _ in range(3)] == ["b1", "a1", "a2"]
+        assert [(await claim_next(store)).filename for _ in range(3)] == ["b1", "a1", "a2"]
 
 
 def extract_unless_slow(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
@@ -324,15 +317,15 @@ async def test_file_is_not_found_before_all_of_it_is_stored(database: FileDataba
             raise OSError("no more")
 
         with pytest.raises(FilesUnavailable):
-            await store.vector_stores.complete(await claimed(store), broken())
+            await store.vector_stores.complete(await claim_next(store), broken())
         assert await texts(store, "first half") == []
 
         database.advance(LEASE + 100)
-        await leave_behind(store, await claimed(store), "left behind")
+        await leave_behind(store, await claim_next(store), "left behind")
         assert database.chunks() == 1
         assert await texts(store, "left behind") == []
         database.advance(LEASE + 100)
-        await store.vector_stores.complete(await claimed(store), [TextChunk("the words")])
+        await store.vector_stores.complete(await claim_next(store), [TextChunk("the words")])
         assert await texts(store, "left behind the words") == ["the words"]
         assert database.chunks() == 1
 
@@ -341,7 +334,7 @@ async def test_file_that_was_removed_meanwhile_is_not_stored(database: FileDatab
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
-        job = await claimed(store)
+        job = await claim_next(store)
         assert await store.delete("ada", id)
         assert not await store.vector_stores.renew(job, 10)
         assert not await store.vector_stores.complete(job, [TextChunk("words")])
@@ -354,7 +347,7 @@ async def test_file_that_kills_its_parser_fails(database: FileDatabase) -> None:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         for _ in range(ATTEMPTS):
-            await claimed(store)
+            await claim_next(store)
             database.advance(LEASE + 100)
         async with reading(store):
             file = await settled(store, id)
@@ -570,7 +563,7 @@ async def test_store_that_expires_is_emptied(database: FileDatabase) -> None:
         now = int(database.now())
         expiring = VectorStore("vs_1", "ada", "notes", None, {}, 1, now, now)
         await store.vector_stores.create(expiring, [NewStoreFile(id)])
-        await store.vector_stores.complete(await claimed(store), [TextChunk("words")])
+        await store.vector_stores.complete(await claim_next(store), [TextChunk("words")])
         database.advance(86400 - 1000)
         await store.sweep()
         assert await texts(store, "words") == ["words"]
@@ -601,8 +594,8 @@ async def test_removed_files_leave_no_piece_and_no_chunk(database: FileDatabase,
         await records.add(STORE, [NewStoreFile(id) for id in ids], "vsfb_1")
         chunks = [TextChunk(f"words {number}", bytes(16)) for number in range(100)]
         for _ in ids[1:]:
-            assert await records.complete(await claimed(store), chunks, "model")
-        last = await claimed(store)
+            assert await records.complete(await claim_next(store), chunks, "model")
+        last = await claim_next(store)
         await leave_behind(store, last, "words")
         stored = database.pieces()
         assert stored in (3, 9) and database.chunks() == 201  # an object for each file, or three pieces
@@ -639,7 +632,7 @@ async def test_vectors_of_another_model_are_not_compared(database: FileDatabase)
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         vector = bytes(4 * 8)
-        await store.vector_stores.complete(await claimed(store), [TextChunk("words", vector)], "one")
+        await store.vector_stores.complete(await claim_next(store), [TextChunk("words", vector)], "one")
         for query in (Query("words", vector, "other"), Query("words", bytes(4 * 16), "one")):
             (found,) = await store.vector_stores.search(STORE, query, 10)
             assert (found.similarity, bool(found.text_score)) == (None, True)

@@ -30,7 +30,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.tools.files.conftest import openai_client, pieces
+from tests.tools.files.conftest import add_file, openai_client, pieces
 
 LARGE = os.urandom(2 * PART + 12345)  # three parts of a multipart upload
 SECRET = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
@@ -56,12 +56,6 @@ async def client(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async with antiphon(Scripted(), api_keys="ada,bob", tools={"file_search": table}) as url:
         async with openai_client(url) as client:
             yield client
-
-
-async def add(store: FileStore, file_id: str, content: bytes) -> None:
-    await store.write(file_id, 0, content)
-    await store.finish(file_id)
-    assert await store.add(File(file_id, "ada", "a.txt", "user_data", len(content), 1))
 
 
 async def content_of(store: FileStore, file_id: str) -> bytes:
@@ -109,11 +103,11 @@ async def test_upload_that_is_discarded_leaves_nothing_in_s3(s3: S3Server, tmp_p
 
 async def test_files_of_before_are_read_from_the_database(tmp_path: Path) -> None:
     before = SQLiteFiles(tmp_path / "files.db").open()
-    await add(before, "file-before", b"in the database")
+    await add_file(before, "file-before", b"in the database")
     await before.aclose()
     database = ObjectFiles(tmp_path / "files.db")
     store = database.open()
-    await add(store, "file-after", b"in an object")
+    await add_file(store, "file-after", b"in an object")
     assert await content_of(store, "file-before") == b"in the database"
     assert await content_of(store, "file-after") == b"in an object"
     assert [path.name for path in database.folder.iterdir()] == ["file-after"]
@@ -143,7 +137,7 @@ async def test_files_in_objects_are_unavailable_without_content_url(
     folder: ObjectFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = folder.open()
-    await add(store, "file-a", b"in an object")
+    await add_file(store, "file-a", b"in an object")
     await store.aclose()
     without = SQLiteFiles(folder.path).open()
     with pytest.raises(FilesUnavailable):
@@ -170,7 +164,7 @@ async def test_object_of_a_killed_upload_is_swept_after_an_hour(folder: ObjectFi
     await killed.write("file-whole", 0, b"x")
     await killed.finish("file-whole")
     await killed.write("file-half", 0, b"y")  # claimed again, and not finished
-    await add(killed, "file-kept", b"kept")
+    await add_file(killed, "file-kept", b"kept")
     await killed.aclose()
     store = folder.open()
     await store.sweep()
@@ -191,8 +185,8 @@ async def test_rows_in_postgresql_claim_objects(postgres_server: PostgresServer,
     for number in range(2):
         await store.write("file-abandoned", number, bytes(PIECE))
     await store.finish("file-abandoned")
-    await add(store, "file-kept", b"kept")
-    await add(store, "file-deleted", b"deleted")
+    await add_file(store, "file-kept", b"kept")
+    await add_file(store, "file-deleted", b"deleted")
     await store.sweep()
     assert await store.delete("ada", "file-deleted")
     await store.sweep()
@@ -226,7 +220,7 @@ async def test_upload_that_was_swept_cannot_be_continued_or_added(folder: Object
 
 async def test_object_that_is_missing_is_unavailable(folder: ObjectFiles, caplog: pytest.LogCaptureFixture) -> None:
     store = folder.open()
-    await add(store, "file-a", b"x")
+    await add_file(store, "file-a", b"x")
     (folder.folder / "file-a").unlink()
     with pytest.raises(FilesUnavailable):
         await content_of(store, "file-a")
@@ -240,7 +234,7 @@ async def test_object_that_is_missing_is_unavailable(folder: ObjectFiles, caplog
 async def test_delete_waits_for_no_storage_and_is_repeated_by_the_sweep(s3: S3Server, tmp_path: Path) -> None:
     storage = ObjectStorage(s3.patient_url, s3.environment, FilesUnavailable)
     store = SQLiteFileStore(tmp_path / "files.db", storage)
-    await add(store, "file-deleted", b"x")
+    await add_file(store, "file-deleted", b"x")
     away = {**s3.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
     cut_off = SQLiteFileStore(tmp_path / "files.db", ObjectStorage(s3.url, away, FilesUnavailable))
     assert await cut_off.delete("ada", "file-deleted")
@@ -327,7 +321,7 @@ async def test_credentials_are_in_no_log_and_no_error(
 async def test_uploads_at_once_are_written_apart(folder: ObjectFiles) -> None:
     store = folder.open()
     contents = {f"file-{number}": os.urandom(3 * PIECE) for number in range(8)}
-    await asyncio.gather(*(add(store, file_id, content) for file_id, content in contents.items()))
+    await asyncio.gather(*(add_file(store, file_id, content) for file_id, content in contents.items()))
     for file_id, content in contents.items():
         assert await content_of(store, file_id) == content
     await store.aclose()

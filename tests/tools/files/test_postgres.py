@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app.cli.check import check_connectivity
-from app.tools.files import File, FilesUnavailable, Page, VectorsUnsupported
+from app.tools.files import FilesUnavailable, Page, VectorsUnsupported
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.postgres.vector_stores import NEAREST
 from app.tools.files.records import FileStore
@@ -27,7 +27,7 @@ from tests.support.file_databases import FILE_DATABASES, file_database_of, need_
 from tests.support.postgres_server import PostgresError, PostgresServer
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, settings
-from tests.tools.files.conftest import openai_client
+from tests.tools.files.conftest import add_file, claim_next, openai_client
 from tests.tools.files.corpus import corpus
 from tests.tools.files.embedding_server import EmbeddingServer
 
@@ -55,12 +55,9 @@ async def fill(store: FileStore, *texts: str) -> None:
     await store.vector_stores.create(STORE)
     for number, text in enumerate(texts):
         id = f"file-{number}"
-        await store.write(id, 0, text.encode())
-        await store.add(File(id, "ada", f"{number}.txt", "assistants", len(text), 1))
+        await add_file(store, id, text.encode(), name=f"{number}.txt")
         await store.vector_stores.add(STORE, [NewStoreFile(id)])
-        job = await store.vector_stores.claim(1000)
-        assert job
-        assert await store.vector_stores.complete(job, [TextChunk(text)])
+        assert await store.vector_stores.complete(await claim_next(store), [TextChunk(text)])
 
 
 async def test_concurrent_starts_make_the_tables_once(private: PostgresServer) -> None:
@@ -242,11 +239,9 @@ async def test_query_vector_is_parsed_once_per_search(store: FileStore) -> None:
 
 
 async def test_claim_is_renewed_while_chunks_are_stored(private: PostgresServer, store: FileStore) -> None:
-    await store.write("file-0", 0, b"x")
-    await store.add(File("file-0", "ada", "a.txt", "assistants", 1, 1))
+    await add_file(store, "file-0")
     await store.vector_stores.create(STORE, [NewStoreFile("file-0")])
-    job = await store.vector_stores.claim(1000)
-    assert job
+    job = await claim_next(store)
     begun, renewed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

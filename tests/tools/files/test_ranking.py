@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import pytest
 
-from app.tools.files import File
 from app.tools.files.parsing import chunks
 from app.tools.files.records import FileStore
 from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
 from tests.support.file_databases import FileDatabase
+from tests.tools.files.conftest import add_file, claim_next
 from tests.tools.files.corpus import SYNONYMS, corpus
 from tests.tools.files.embedding_server import EmbeddingServer
 
@@ -60,11 +60,9 @@ async def store(database: FileDatabase) -> AsyncIterator[FileStore]:
 
 
 async def add(store: FileStore, name: str, texts: list[TextChunk]) -> None:
-    await store.write(name, 0, b"x")
-    await store.add(File(name, "ada", name, "assistants", 1, 1))
+    await add_file(store, name, name=name)
     await store.vector_stores.add(STORE, [NewStoreFile(name)])
-    job = await store.vector_stores.claim(1000)
-    assert job and await store.vector_stores.complete(job, texts, MODEL)
+    assert await store.vector_stores.complete(await claim_next(store), texts, MODEL)
 
 
 async def measure(store: FileStore, questions: list[Judged], vector: Callable[[str], bytes] | None = None) -> Quality:

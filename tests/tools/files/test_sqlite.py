@@ -14,10 +14,11 @@ import apsw
 import pytest
 
 from app.storage.sqlite import Database, SQLiteTables
-from app.tools.files import File, FilesUnavailable, Page
+from app.tools.files import FilesUnavailable, Page
 from app.tools.files.sqlite import _MIGRATIONS, SQLITE_NAMES, SQLiteFileStore, SQLiteVectorStores
 from app.tools.files.sqlite.index import Index
 from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
+from tests.tools.files.conftest import add_file, claim_next
 
 T = TypeVar("T")
 
@@ -60,11 +61,9 @@ async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: 
     store = VectorStore("vs_1", "ada", "", None, None, None, 0, 0)
 
     async def add(file_id: str, text: str) -> None:
-        await files.write(file_id, 0, b"x")
-        await files.add(File(file_id, "ada", "a.txt", "assistants", 1, 0, None))
+        await add_file(files, file_id)
         await files.vector_stores.add(store, [NewStoreFile(file_id)])
-        job = await files.vector_stores.claim(60)
-        assert job and await files.vector_stores.complete(job, [TextChunk(text)])
+        assert await files.vector_stores.complete(await claim_next(files), [TextChunk(text)])
 
     async def refill() -> None:
         await add("file-2", "Bread needs yeast.")
@@ -94,8 +93,7 @@ async def test_time_is_a_parameter_so_that_statements_are_cached(tmp_path: Path)
 async def test_pages_of_a_list_share_one_statement(tmp_path: Path) -> None:
     files = SQLiteFileStore(tmp_path / "files.db")
     for number in range(5):
-        await files.write(f"file-{number}", 0, b"x")
-        await files.add(File(f"file-{number}", "ada", "a.txt", "assistants", 1, 0, None))
+        await add_file(files, f"file-{number}")
     texts = set()
     for number in range(3):
         page = Page(number + 1, descending=False, after=f"file-{number}")
