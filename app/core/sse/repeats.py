@@ -74,11 +74,11 @@ class PatternMatcher:
             string = event.removeprefix(head).removesuffix(tail)
             if len(event) - len(string) != around:
                 break
-            # If `inner` remains, `_parsed` stops at its quotes.
-            if inner and count_first:
-                string = string.lstrip(_DIGITS).removeprefix(inner)
-            elif inner:
-                string = string.rstrip(_DIGITS).removesuffix(inner)
+            if inner:  # if it remains, `_parsed` stops at its quotes
+                if count_first:
+                    string = string.lstrip(_DIGITS).removeprefix(inner)
+                else:
+                    string = string.rstrip(_DIGITS).removesuffix(inner)
             strings.append(string)
         texts = _parsed(strings) if strings else None
         if not texts:
