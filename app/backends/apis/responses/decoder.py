@@ -68,24 +68,115 @@ class _Output:
     item: _Event = field(default_factory=dict)
 
 
-class ResponsesDecoder(APIDecoder):
-    def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
-        repeats = PatternMatcher(self.find_text, SEQUENCE_NUMBER)
-        body = BodyDecoder(_as_events, EventDecoder(repeats, named=True, skipped=SKIPPED))
-        super().__init__(body, error_in, filters(profile, encoded.body), repeats)
-        self._profile = profile
+class ServerItems:
+    """The answer's items, found by id or index."""
+
+    def __init__(self, encoded: EncodedRequest, profile: Profile) -> None:
         self._native_types = native_item_types(profile.request)
-        self._by_id: dict[str, _Output] = {}
-        self._by_index: dict[int, _Output] = {}
-        self.last: _Output | None = None
-        self._last_piece: tuple[_Output, list[str]] | None = None  # the last delta's item and texts
-        self._calls = 0
-        self._complete = 0
         self._names = {
             (binding.fields.get("namespace"), binding.fields.get("name")): name
             for name, binding in encoded.bindings.items()
             if binding.fields.get("namespace") and binding.kind.role == "call"
         }
+        self._by_id: dict[str, _Output] = {}
+        self._by_index: dict[int, _Output] = {}
+        self._calls = 0
+        self.last: _Output | None = None
+
+    def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
+        """See `PatternMatcher`."""
+        type_ = event.get("type")
+        piece = _PIECES.get(type_) if isinstance(type_, str) else None
+        if piece is None or event.get("logprobs"):
+            return None
+        return "delta", _RepeatedPiece(self, event, *piece).read
+
+    def written(self, event: _Event, type_: str) -> _Output:
+        """The item of a delta with text."""
+        output, item_id = self.last, event.get("item_id")
+        if output is None or output.type != type_ or item_id is None or output.item.get("id") != item_id:
+            output = self.of_delta(event, type_)
+        output.written = True
+        return output
+
+    def of_delta(self, event: _Event, type_: str) -> _Output:
+        """Begin an item that the server has not added."""
+        item_id, index = event.get("item_id"), event.get("output_index")
+        output = self.of_event(event)
+        if output is None and not isinstance(item_id, str) and not isinstance(index, int):
+            output = self.last
+        if output is None or output.type != type_:
+            output = self.begin({"type": type_, "id": item_id}, index)
+        return output
+
+    def begin(self, item: _Event, index: object) -> _Output:
+        output = self.last = _Output(str(item.get("type")), self._calls, item=item)
+        if isinstance(item_id := item.get("id"), str) and item_id:
+            self._by_id[item_id] = output
+        if isinstance(index, int):
+            self._by_index[index] = output
+        output.native = output.type in self._native_types
+        self._calls += output.native or output.type in _ARGUMENTS
+        return output
+
+    def of_event(self, event: _Event) -> _Output | None:
+        item_id, index = event.get("item_id"), event.get("output_index")
+        output = self._by_id.get(item_id) if isinstance(item_id, str) else None
+        return self._by_index.get(index) if output is None and isinstance(index, int) else output
+
+    def known(self, item: _Event, index: object) -> _Output | None:
+        output = self._by_id.get(str(item.get("id")))
+        if output is None and isinstance(index, int):
+            output = self._by_index.get(index)
+        return output if output is not None and output.type == item.get("type") else None
+
+    def call(self, output: _Output, arguments: str) -> list[Delta]:
+        """Only a call's first delta has id and name."""
+        call_id: object = None
+        name = output.item.get("name")
+        if not output.named and isinstance(name, str) and name:
+            output.named = True
+            name = self._names.get((str(output.item.get("namespace")), name), name)
+            call_id = output.item.get("call_id") or output.item.get("id")
+        else:
+            name = None
+        if output.type == "custom_tool_call" and not output.opened:
+            output.opened = True
+            arguments = _OPENING + arguments
+        if not (name or arguments):
+            return []
+        delta_id = call_id if isinstance(call_id, str) else None
+        return [ToolCallDelta(output.number, delta_id, name, [arguments] if arguments else [])]
+
+
+class _RepeatedPiece:
+    """Reads the texts of events that otherwise repeat an event."""
+
+    def __init__(self, items: ServerItems, event: _Event, type_: str, kind: _Kind) -> None:
+        self._items, self._event, self._type, self._kind = items, event, type_, kind
+        self._output: _Output | None = None
+
+    # Not `__call__`, which Python 3.11 calls at twice the cost.
+    def read(self, texts: list[str]) -> Delta | None:
+        items, output, kind = self._items, self._output, self._kind
+        if output is None or output is not items.last:
+            output = self._output = items.written(self._event, self._type)
+        if kind:
+            return kind(texts)
+        if output.named:
+            return ToolCallDelta(output.number, arguments=texts)
+        return next(iter(items.call(output, "".join(texts))), None)
+
+
+class ResponsesDecoder(APIDecoder):
+    def __init__(self, encoded: EncodedRequest, profile: Profile, error_in: ErrorIn) -> None:
+        self._items = ServerItems(encoded, profile)
+        repeats = PatternMatcher(self._items.find_text, SEQUENCE_NUMBER)
+        body = BodyDecoder(_as_events, EventDecoder(repeats, named=True, skipped=SKIPPED))
+        super().__init__(body, error_in, filters(profile, encoded.body), repeats)
+        self._profile = profile
+        self._last_piece: tuple[_Output, list[str]] | None = None  # the last delta's item and texts
+        self._complete = 0
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
         self._begun = True
@@ -124,13 +215,13 @@ class ResponsesDecoder(APIDecoder):
         text, logprobs = event.get("delta"), event.get("logprobs")
         if not isinstance(text, str) or not text:
             return []
-        output = self.written(event, type_)
+        output = self._items.written(event, type_)
         if logprobs and kind is TextDelta:
             self._last_piece = None
             return [TextDelta([text], flat_logprobs(logprobs))]
         if kind is None and not output.named:
             self._last_piece = None
-            return self.call(output, text)
+            return self._items.call(output, text)
         if self._last_piece and self._last_piece[0] is output:
             self._last_piece[1].append(text)
             return []
@@ -138,61 +229,20 @@ class ResponsesDecoder(APIDecoder):
         self._last_piece = output, texts
         return [kind(texts) if kind else ToolCallDelta(output.number, arguments=texts)]
 
-    def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
-        """See `PatternMatcher`."""
-        type_ = event.get("type")
-        piece = _PIECES.get(type_) if isinstance(type_, str) else None
-        if piece is None or event.get("logprobs"):
-            return None
-        return "delta", _RepeatedPiece(self, event, *piece).read
-
-    def written(self, event: _Event, type_: str) -> _Output:
-        """The item of a delta with text."""
-        output, item_id = self.last, event.get("item_id")
-        if output is None or output.type != type_ or item_id is None or output.item.get("id") != item_id:
-            output = self._output(event, type_)
-        output.written = True
-        return output
-
-    def _output(self, event: _Event, type_: str) -> _Output:
-        """Begin an item that the server has not added."""
-        item_id, index = event.get("item_id"), event.get("output_index")
-        output = self._item_of(event)
-        if output is None and not isinstance(item_id, str) and not isinstance(index, int):
-            output = self.last
-        if output is None or output.type != type_:
-            output = self._begin({"type": type_, "id": item_id}, index)
-        return output
-
-    def _begin(self, item: _Event, index: object) -> _Output:
-        output = self.last = _Output(str(item.get("type")), self._calls, item=item)
-        if isinstance(item_id := item.get("id"), str) and item_id:
-            self._by_id[item_id] = output
-        if isinstance(index, int):
-            self._by_index[index] = output
-        output.native = output.type in self._native_types
-        self._calls += output.native or output.type in _ARGUMENTS
-        return output
-
-    def _item_of(self, event: _Event) -> _Output | None:
-        item_id, index = event.get("item_id"), event.get("output_index")
-        output = self._by_id.get(item_id) if isinstance(item_id, str) else None
-        return self._by_index.get(index) if output is None and isinstance(index, int) else output
-
     def _native_item_of(self, event: _Event) -> _Output | None:
-        output = self._item_of(event)
+        output = self._items.of_event(event)
         return output if output and output.native and not output.done else None
 
     def _delta(self, event: _Event, type_: str) -> str:
         delta = event.get("delta")
         if not isinstance(delta, str) or not delta:
             return ""
-        self._output(event, type_).written = True
+        self._items.of_delta(event, type_).written = True
         return delta
 
     def added(self, event: _Event) -> list[Delta]:
         item = json_object(event.get("item"))
-        output = self._begin(item, event.get("output_index"))
+        output = self._items.begin(item, event.get("output_index"))
         return self._started(output)
 
     def _started(self, output: _Output) -> list[Delta]:
@@ -203,38 +253,20 @@ class ResponsesDecoder(APIDecoder):
         if type_ == "reasoning":
             return [ItemStarted("reasoning")]
         if type_ in _ARGUMENTS:
-            return self.call(output, "")
+            return self._items.call(output, "")
         if output.native:
             return [NativeItem(output.number, item)]
         self._warn(f"Items of unknown type {quote(type_)} from the backend were ignored.")
         return []
-
-    def call(self, output: _Output, arguments: str) -> list[Delta]:
-        """Only a call's first delta has id and name."""
-        call_id: object = None
-        name = output.item.get("name")
-        if not output.named and isinstance(name, str) and name:
-            output.named = True
-            name = self._names.get((str(output.item.get("namespace")), name), name)
-            call_id = output.item.get("call_id") or output.item.get("id")
-        else:
-            name = None
-        if output.type == "custom_tool_call" and not output.opened:
-            output.opened = True
-            arguments = _OPENING + arguments
-        if not (name or arguments):
-            return []
-        delta_id = call_id if isinstance(call_id, str) else None
-        return [ToolCallDelta(output.number, delta_id, name, [arguments] if arguments else [])]
 
     def item_done(self, event: _Event) -> list[Delta]:
         """Add content that deltas did not contain."""
         item, index = json_object(event.get("item")), event.get("output_index")
         type_ = str(item.get("type"))
         deltas: list[Delta] = []
-        output = self._known(item, index)
+        output = self._items.known(item, index)
         if output is None:
-            output = self._begin(item, index)
+            output = self._items.begin(item, index)
             deltas += self._started(output)
         if output.done:
             return []
@@ -253,19 +285,13 @@ class ResponsesDecoder(APIDecoder):
             deltas += self._replayed(item)
         return deltas
 
-    def _known(self, item: _Event, index: object) -> _Output | None:
-        output = self._by_id.get(str(item.get("id")))
-        if output is None and isinstance(index, int):
-            output = self._by_index.get(index)
-        return output if output is not None and output.type == item.get("type") else None
-
     def _call_done(self, output: _Output) -> list[Delta]:
         written = output.item.get(_ARGUMENTS[output.type])
         text = written if isinstance(written, str) and not output.written else ""
         is_whole = output.item.get("status") != "incomplete"
         if output.type == "custom_tool_call":
-            return self.call(output, _escaped(text) + (_CLOSING if is_whole else ""))
-        return self.call(output, text or ("{}" if is_whole and not output.written else ""))
+            return self._items.call(output, _escaped(text) + (_CLOSING if is_whole else ""))
+        return self._items.call(output, text or ("{}" if is_whole and not output.written else ""))
 
     def _replayed(self, item: _Event) -> list[Delta]:
         """A reasoning item to send back, if the server can read it."""
@@ -277,7 +303,7 @@ class ResponsesDecoder(APIDecoder):
 
     def part_added(self, event: _Event) -> list[Delta]:
         """The first part begins with its item."""
-        output = self._item_of(event)
+        output = self._items.of_event(event)
         if output is None:
             return []
         output.parts += 1
@@ -297,14 +323,14 @@ class ResponsesDecoder(APIDecoder):
 
     def custom_input(self, event: _Event) -> list[Delta]:
         delta = self._delta(event, "custom_tool_call")
-        return self.call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
+        return self._items.call(self._items.of_delta(event, "custom_tool_call"), _escaped(delta)) if delta else []
 
     def ended(self, event: _Event) -> list[Delta]:
         response = json_object(event.get("response"))
         deltas: list[Delta] = []
         unknown = not self._complete  # otherwise items may be repeated with other ids and indexes
         for index, item in enumerate(json_objects(response.get("output"))):
-            if unknown or self._known(item, index):
+            if unknown or self._items.known(item, index):
                 deltas += self.item_done({"item": item, "output_index": index})
         status = response.get("status") or str(event.get("type")).removeprefix("response.")
         if usage := normal_usage(json_object(response.get("usage"))):
@@ -335,25 +361,6 @@ class ResponsesDecoder(APIDecoder):
         fields = nested if nested else {name: event.get(name) for name in ("code", "message", "param")}
         self.failure = self._error_in({"error": fields}) or failure("failure")
         return []
-
-
-class _RepeatedPiece:
-    """Reads the texts of events that otherwise repeat an event."""
-
-    def __init__(self, decoder: ResponsesDecoder, event: _Event, type_: str, kind: _Kind) -> None:
-        self._decoder, self._event, self._type, self._kind = decoder, event, type_, kind
-        self._output: _Output | None = None
-
-    # Not `__call__`, which Python 3.11 calls at twice the cost.
-    def read(self, texts: list[str]) -> Delta | None:
-        decoder, output, kind = self._decoder, self._output, self._kind
-        if output is None or output is not decoder.last:
-            output = self._output = decoder.written(self._event, self._type)
-        if kind:
-            return kind(texts)
-        if output.named:
-            return ToolCallDelta(output.number, arguments=texts)
-        return next(iter(decoder.call(output, "".join(texts))), None)
 
 
 _PIECES: dict[str, tuple[str, _Kind]] = {

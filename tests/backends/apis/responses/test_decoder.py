@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.backends.apis import APIS
-from app.backends.apis.responses.decoder import SEQUENCE_NUMBER, SKIPPED, ResponsesDecoder
+from app.backends.apis.responses.decoder import SEQUENCE_NUMBER, SKIPPED, ServerItems
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest
@@ -112,8 +114,8 @@ def test_deltas_with_other_sequence_numbers_are_repeated_events(per_read: int, l
     reads = [b"".join(frames[at : at + per_read]) for at in range(0, len(frames), per_read)]
 
     decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
-    assert isinstance(decoder, ResponsesDecoder)
-    matched = EventDecoder(PatternMatcher(decoder.find_text, SEQUENCE_NUMBER), named=True).decode(b"".join(frames))
+    find_text = ServerItems(ASKED, PROFILE).find_text
+    matched = EventDecoder(PatternMatcher(find_text, SEQUENCE_NUMBER), named=True).decode(b"".join(frames))
     texts = [text for event in matched if isinstance(event, RepeatedEvent) for text in event.texts]
     assert texts == ["b", '"', "\\", "\u00e9", '"', 'a": 1', "}"]
 
@@ -131,3 +133,18 @@ def test_event_that_repeats_output_is_skipped_without_parsing(space: str) -> Non
     delta = f'event: response.output_text.delta\ndata: {{"type":{space}"response.output_text.delta","delta":"a"}}\n\n'
     stream = EventDecoder(named=True, skipped=SKIPPED)
     assert stream.decode((done + delta).encode()) == [UNPARSED, {"type": "response.output_text.delta", "delta": "a"}]
+
+
+def test_decoder_is_freed_with_its_last_reference() -> None:
+    """Otherwise the collector also visits the request, which the decoder refers to."""
+    decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
+    events = Native().message("a", "b", "c").call("f", "{", "}").completed().events
+    for number, event in enumerate(events):
+        assert decoder.decode(frame(event, number, last=False)) is not None
+    freed = weakref.ref(decoder)
+    gc.disable()
+    try:
+        del decoder
+        assert freed() is None
+    finally:
+        gc.enable()
