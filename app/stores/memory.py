@@ -116,17 +116,17 @@ class MemoryStore(ServerStore):
         for partition, change in zip(partitions, changes, strict=True):
             if change.requires is not None and change.requires not in partition.records:
                 return False
+        growth = [partition.growth(change) for partition, change in zip(partitions, changes, strict=True)]
         total_records = total_bytes = 0
-        for partition, change in zip(partitions, changes, strict=True):
-            records, size = partition.growth(change)
+        for partition, (records, size) in zip(partitions, growth, strict=True):
             total_records += len(partition.records) + records
             total_bytes += partition.size + size
         if total_records > self._max_records or total_bytes > self._max_bytes:
             raise StoreUnavailable(
                 "The conversation is larger than the response store allows. Start a new one, or send `store: false`."
             )
-        for partition, change in zip(partitions, changes, strict=True):
-            self._change(partition, change)
+        for partition, change, (records, size) in zip(partitions, changes, growth, strict=True):
+            self._change(partition, change, records, size)
             partition.expires = now + self._ttl
             self._partitions[change.partition] = partition
             self._partitions.move_to_end(change.partition)
@@ -156,7 +156,8 @@ class MemoryStore(ServerStore):
         current = self._find(partition)
         if current is None or name not in current.records:
             return False
-        self._change(current, Change(partition, {}, [name]))
+        change = Change(partition, {}, [name])
+        self._change(current, change, *current.growth(change))
         if not current.records:
             del self._partitions[partition]
         return True
@@ -249,8 +250,8 @@ class MemoryStore(ServerStore):
         self._delete_partition(partition)
         return None
 
-    def _change(self, partition: _Partition, change: Change) -> None:
-        records, size = partition.growth(change)
+    def _change(self, partition: _Partition, change: Change, records: int, size: int) -> None:
+        """Apply a change that adds `records` and `size` bytes."""
         for name in change.delete:
             partition.records.pop(name, None)
             partition.entries.pop(name, None)
