@@ -99,9 +99,9 @@ def with_instructions(
     state: TranslationState, messages: list[Message], text_format: str, choice: Choice
 ) -> list[Message]:
     """
-    Add the request's instructions, and a request for the tool that `tool_choice` names, if only a prompt can force it.
+    Add the instructions as a system message, and for servers that cannot force a call a user message requesting it.
 
-    Raises `InvalidRequest` without any message.
+    Raises `InvalidRequest` for a request without instructions and input.
     """
     parts = state.options.content.parts
     if lead := "\n\n".join(filter(None, (state.request.instructions, text_format))):

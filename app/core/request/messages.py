@@ -69,7 +69,7 @@ class ConversationReader:
     """
     Builds Chat Completions messages; `open` is the current assistant turn.
 
-    Subclasses for other APIs override `assistant`, `part` and `inline`.
+    Subclasses for other APIs override `part`, `assistant` and `inline`, or the methods for item types.
     """
 
     def __init__(
