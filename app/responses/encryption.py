@@ -148,7 +148,7 @@ def decrypt_items(
     field: str = "input",
 ) -> tuple[list[Item], dict[str, Upstream]]:
     """
-    Decrypt the input items' `encrypted_content`; `field` is the request field. 24 MB of it take 0.2 s.
+    Decrypt the input items' `encrypted_content`; `field` is the request field. Decrypting 24 MB takes 0.2 s.
 
     Returns the items, and the content by item id for `to_chat`: backend fields of reasoning and calls, and summaries.
     Items without an id get an id; `known` items are skipped. Raises `InvalidRequest` with the field's name, also beyond

@@ -102,7 +102,7 @@ Finish: TypeAlias = Callable[[ModelQuery, str | None, BackendError | None], None
 
 
 class Generation:
-    """A response's generation. This class queries no model: it only stores input for later responses."""
+    """Generates a response. This class queries no model: the response only stores input for later responses."""
 
     def __init__(self, builder: EventBuilder) -> None:
         self.builder = builder

@@ -292,7 +292,7 @@ class HostedCalls:
 
 
 class SessionReport(Report, ReportedItem):
-    """Reports on a session, on one of its running calls, or on an item that either has added."""
+    """The report of a session, of a running call, or of an item added by them."""
 
     def __init__(self, calls: HostedCalls, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
         """`call` is None while functions are listed."""
