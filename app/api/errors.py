@@ -159,7 +159,7 @@ def _allowed_methods(request: Request) -> list[str]:
     """
     All of a path's methods; Starlette's 405 only lists the first matching route's.
 
-    A fixed path such as `/responses/compact` has only its own methods, not those of `/responses/{response_id}`.
+    A fixed path such as `/responses/compact` has its own methods, without the methods of `/responses/{response_id}`.
     """
     routes = [route for route in request.app.router.routes if route.matches(request.scope)[0] is not Match.NONE]
     own = [route for route in routes if route.path == request.scope["path"]]

@@ -79,7 +79,7 @@ def _examples() -> dict[str, object]:
 
 
 def response_example(name: str) -> dict[str, object]:
-    """`openapi_extra` for routes that return an object like this one in `examples.json`."""
+    """`openapi_extra` with an example from `examples.json` for a route's response."""
     content = {"application/json": {"schema": {"type": "object"}, "example": _examples()[name]}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 

@@ -163,9 +163,8 @@ class Answer:
     This class writes the Responses API's format; client APIs have their own.
     """
 
+    last = encoder.DONE_FRAME  # sent at a stream's end
     _run: Run
-
-    last = encoder.DONE_FRAME  # of a stream
 
     def __init__(self, api: APIDependencies, caller: Caller, claim: idempotency.KeyClaim | None = None) -> None:
         self._api, self._caller, self._claim = api, caller, claim

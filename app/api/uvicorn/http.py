@@ -270,7 +270,7 @@ _NOT_IN_NAMES, _NOT_IN_VALUES = (
 
 class ResponseWriter:
     """
-    Replaces uvicorn's `send`: writes the headers with the first part of a body of known length.
+    Replaces uvicorn's `send`: sends the headers together with the body's first part if its length is known.
 
     ASGI allows a server to keep the headers until then.
     """
