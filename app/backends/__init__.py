@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import field
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from app.core.profile import Profile
 from app.core.request.model_request import Attempts, EncodedRequest, ModelRequest
@@ -149,9 +148,9 @@ class DeltaReceiver(Protocol):
         ...
 
 
-class OpenRequest(Protocol):
+class OpenRequest(AbstractAsyncContextManager[Any], Protocol):
     """
-    A request to a backend and its answer, as a context manager.
+    A request to a backend and its answer.
 
     Entering raises `InvalidRequest` if the request cannot be encoded, and `BackendError` if the backend rejects it.
     Leaving closes the connection at once.
@@ -161,12 +160,6 @@ class OpenRequest(Protocol):
     def warnings(self) -> Sequence[str] | None:
         """Fields dropped or changed in request and answer; None before an answer."""
         ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
     async def receive(self, receiver: DeltaReceiver) -> None:
         """
@@ -189,9 +182,7 @@ class DeltaGenerator(OpenRequest):
         await anext(self._deltas)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._deltas.aclose()
 
     async def receive(self, receiver: DeltaReceiver) -> None:

@@ -150,19 +150,19 @@ class ForwardedAnswer:
         self.aclose = reply.aclose
 
     async def begin(self, error_in: Callable[[JSONObject], BackendError | None]) -> None:
-        """Wait for the body's first bytes; raises `BackendError` if a stream begins with a retryable error."""
+        """Wait for the body's first bytes; raises `BackendError`, also if a stream begins with a retryable error."""
         try:
             with _read_failures():
-                self.first = await anext(self._reply)
-        except StopAsyncIteration:
-            return
-        self._reply.wait_at_most(self._idle)
-        self._usage.feed(self.first)
-        if self._streamed and (match := _FIRST_ERROR.match(self.first)):
-            with suppress(ValueError, RecursionError):
-                event = json_object(json.loads(match[1]))
-                if (error := error_in(event)) and error.retryable:
-                    raise error
+                self.first = await anext(self._reply, b"")
+            self._reply.wait_at_most(self._idle)
+            self._usage.feed(self.first)
+            if self._streamed and (match := _FIRST_ERROR.match(self.first)):
+                with suppress(ValueError, RecursionError):
+                    if (error := error_in(json_object(json.loads(match[1])))) and error.retryable:
+                        raise error
+        except BaseException:
+            await self.aclose()
+            raise
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
         usage = self._usage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.support.message_events import MessagesUpstream, message_stream, text_block
 from tests.support.messages_server import frame
 from tests.support.serving import antiphon
-from tests.support.upstream import DONE, Upstream, chunk, finish, sse
+from tests.support.upstream import DONE, HANG, Upstream, chunk, finish, sse
 
 OVERLOADED = sse(frame({"type": "error", "error": {"type": "overloaded_error", "message": "Full."}}))
 BUSY = sse('{"error": {"message": "Busy.", "code": 503}}')
@@ -39,6 +40,15 @@ async def test_overload_in_the_first_event_of_a_chat_stream_is_retried() -> None
         assert len(up.requests) == 2
     assert answer.status_code == 200
     assert "Hello" in answer.text and "Busy" not in answer.text
+
+
+async def test_stream_that_is_retried_is_closed() -> None:
+    async with Upstream() as up:
+        up.say([*BUSY[:2], HANG])
+        up.say(HELLO)
+        async with antiphon(backend_url=up.url) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60) as client:
+            await client.post("/chat/completions", json=CHAT)
+            await asyncio.wait_for(up.requests[0].gone.wait(), 60)
 
 
 async def test_overload_in_the_first_event_of_a_messages_stream_is_retried() -> None:
