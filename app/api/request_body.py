@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_repaired
+from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, is_deeper, loads_repaired
 from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, missing_parameter, quote
@@ -149,7 +149,7 @@ def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> d
     value = _decode(data, source, max_values)
     if not isinstance(value, dict):
         raise InvalidRequest(f"The {source} must be a JSON object.", code="invalid_json")
-    if len(data) > 2 * MAX_DEPTH and _is_deeper(value, MAX_DEPTH):  # each level has two brackets
+    if len(data) > 2 * MAX_DEPTH and is_deeper(value, MAX_DEPTH):  # each level has two brackets
         message = f"The {source} is nested too deeply: at most {MAX_DEPTH} levels of objects and arrays are allowed."
         raise InvalidRequest(message, code="invalid_json")
     return value
@@ -198,15 +198,6 @@ def _without_lone_surrogates(data: bytes) -> bytes:
         replaced.append(whole.encode().translate(_SHOWN))
         start = end
     return b"".join(replaced)
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    level = [value]
-    while level and levels:
-        children = [node.values() if isinstance(node, dict) else node for node in level]
-        level = [child for values in children for child in values if isinstance(child, (dict, list))]
-        levels -= 1
-    return bool(level)
 
 
 def invalid_request(first: Mapping[str, Any]) -> InvalidRequest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -28,6 +28,16 @@ def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
     if len(data) > limit:
         check_values(data, limit=limit)
     return orjson.loads(data)
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether an object or array is nested deeper than `levels`. Iterative, since nesting has no limit."""
+    level = [value]
+    while level and levels:
+        children = [node.values() if isinstance(node, dict) else node for node in level]
+        level = [child for values in children for child in values if isinstance(child, (dict, list))]
+        levels -= 1
+    return bool(level)
 
 
 def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:

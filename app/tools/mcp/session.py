@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
+from app.core.bounded_json import is_deeper
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping, Part
 from app.core.types.request import Item
@@ -119,7 +120,7 @@ class MCPSession(ToolSession):
         tools = [tool for description in listed if (tool := read_tool(without_secrets(description, self._redactor)))]
         if len(tools) < len(listed):
             report.warn(f"The MCP server {self._label!r} lists tools without a name; they were ignored.")
-        if deep := [tool["name"] for tool in tools if is_deep(tool["input_schema"])]:
+        if deep := [tool["name"] for tool in tools if is_deeper(tool["input_schema"], MAX_SCHEMA_LEVELS)]:
             which = f"Tools of the MCP server {self._label!r} with schemas deeper than {MAX_SCHEMA_LEVELS} levels"
             report.warn(f"{which} were ignored: {first_names(deep)}.")
         tools = [tool for tool in tools if tool["name"] not in deep and self._tools.allows(tool)]
@@ -156,13 +157,6 @@ def read_tool(tool: object) -> dict[str, object] | None:
     if isinstance(annotations := tool.get("annotations"), dict):
         read["annotations"] = annotations
     return read
-
-
-def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(is_deep(one, levels - 1) for one in inner)
 
 
 def _digest(tools: Sequence[Mapping[str, object]]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from app.core.bounded_json import is_deeper
 from app.tools import Declaration, ToolHost
 from app.tools.mcp import MCPTool
 from app.tools.mcp.connection import (
@@ -24,7 +25,7 @@ from app.tools.mcp.connection import (
     truncate_nesting,
 )
 from app.tools.mcp.server import MCPFailure, ServerAddress
-from app.tools.mcp.session import MAX_SCHEMA_LEVELS, is_deep
+from app.tools.mcp.session import MAX_SCHEMA_LEVELS
 from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
 
 Answer = Callable[[dict[str, Any]], list[Step]]
@@ -350,7 +351,7 @@ async def test_deep_schema_does_not_take_the_other_tools_with_it(broken: Broken,
     tools, whole = await connection.list_tools()
     assert [tool["name"] for tool in tools] == ["deep", "add"] and whole
     assert tools[1]["inputSchema"] == GOOD["inputSchema"]
-    assert is_deep(tools[0]["inputSchema"]) is (levels > MAX_SCHEMA_LEVELS)
+    assert is_deeper(tools[0]["inputSchema"], MAX_SCHEMA_LEVELS) is (levels > MAX_SCHEMA_LEVELS)
     await close(connection)
 
 
