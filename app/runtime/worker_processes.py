@@ -88,7 +88,7 @@ class IsolatedCalls:
     """Calls functions in at most `slots` worker processes at once, fairly between owners."""
 
     def __init__(self, slots: int, *, seconds: float, memory: int) -> None:
-        """`seconds` is the time limit per call, `memory` the address space in bytes."""
+        """`seconds` is the time limit per call, without the start of a process; `memory` the address space in bytes."""
         self._slots, self._seconds, self._memory = slots, seconds, memory
         self._turns = FairSemaphore(slots)
         self._limiter: anyio.CapacityLimiter | None = None  # anyio's default limit is the number of CPUs
@@ -102,6 +102,8 @@ class IsolatedCalls:
         async with self._turns.slot(owner):
             self._limiter = self._limiter or anyio.CapacityLimiter(self._slots)
             try:
+                with anyio.CancelScope(shield=True):  # anyio leaves a process that is cancelled while it starts
+                    await to_process.run_sync(os.getpid, limiter=self._limiter)
                 with anyio.fail_after(self._seconds):
                     return await to_process.run_sync(
                         _run_limited,

@@ -45,6 +45,20 @@ async def test_call_that_takes_too_long_is_ended() -> None:
         await isolated(seconds=0.5).run("ada", time.sleep, 3600)
 
 
+def children() -> set[str]:
+    """The ids of this process's child processes."""
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.05, 0.1])
+async def test_call_that_takes_too_long_while_its_process_starts_leaves_none(seconds: float) -> None:
+    before = children()
+    with pytest.raises(CallTookTooLong):
+        await isolated(seconds=seconds).run("ada", time.sleep, 3600)
+    assert children() <= before
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 async def test_cancelled_call_ends_its_process(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pid")
