@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from app.backends import Backend, Delta, EncodedRequest, ModelRequest, OpenRequest
 from app.core.history.truncation import Truncation, fitting_share
@@ -141,8 +141,9 @@ class OneAnswer(Generation):
         self._query: ModelQuery = query
         self._deadline = deadline
 
-    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
-        await respond(self._query, delivery, open_after=open_after, deadline=self._deadline)
+    # Not `async`: each read would resume another coroutine.
+    def generate(self, delivery: EventWriter, open_after: float | None) -> Coroutine[Any, Any, None]:
+        return respond(self._query, delivery, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
         return self.builder.response["usage"] or self._query.usage(self.builder.partial_output())
