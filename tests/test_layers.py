@@ -53,7 +53,6 @@ ROOMS = (
     "*",
     "charsets",
     "redaction",
-    "size",
     "ids",
     "bounded_json",
     "types",
@@ -73,7 +72,7 @@ ROOTS = {
     "app.runtime",
 }
 BELOW = ROOTS | CORE
-TYPES = {"app", "app.core.bounded_json", "app.core.ids", "app.core.size", "app.core.types"}
+TYPES = {"app", "app.core.bounded_json", "app.core.ids", "app.core.types"}
 TYPES |= {"app.errors"}
 STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
@@ -81,15 +80,14 @@ LAYERS = {
     "app": set(),
     "app.errors": set(),
     "app.loading": {"app"},
-    "app.runtime": {"app", "app.core.ids", "app.core.size"},
+    "app.runtime": {"app", "app.core.ids", "app.core.bounded_json"},
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.charsets": {"app"},
     "app.core.redaction": {"app"},
-    "app.core.size": {"app"},
+    "app.core.bounded_json": {"app"},
     "app.core.ids": {"app"},
-    "app.core.bounded_json": {"app", "app.core.size"},
-    "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json", "app.core.size"},
+    "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json"},
     "app.core.usage": TYPES,
     "app.core.items": TYPES,
     "app.core.profile": {"app", "app.errors"},

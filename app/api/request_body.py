@@ -18,8 +18,16 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, is_deeper, loads_repaired
-from app.core.size import LARGE, is_large
+from app.core.bounded_json import (
+    LARGE,
+    MAX_VALUES,
+    TextsTooLarge,
+    TooManyValues,
+    check_values,
+    is_deeper,
+    is_large,
+    loads_repaired,
+)
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, missing_parameter, quote
 from app.loading import as_rule

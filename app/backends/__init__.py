@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 from app.core.profile import Profile
 from app.core.request.model_request import Attempts, EncodedRequest, ModelRequest
-from app.core.types import JSONObject
+from app.core.types import JSONObject, frozen
 from app.core.types.deltas import DONE, Delta, Tap, TokenCounts
-from app.core.types.frozen import frozen
 from app.errors import NotFound
 
 __all__ = [

@@ -23,8 +23,7 @@ from app.errors import Warnings
 from app.observability import log_context
 from app.observability.lifecycle import NO_ACCOUNT, Delivery, Observer, ResponseAccount, ResponseLifecycle
 from app.responses.background import Background
-from app.responses.context import ContextLoader
-from app.responses.context.cache import HistoryCache
+from app.responses.context import ContextLoader, HistoryCache
 from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher

@@ -18,7 +18,7 @@ from app.core.history.compaction import TRIGGER, retained_messages
 from app.core.history.turns import input_item
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.open_items import OpenItem
+from app.core.stream.event_types import OpenItem
 from app.core.types import JSONObject
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, StreamDone, TextDelta, UsageReported
 from app.core.types.request import CreateResponse, Item, Response, TextOptions

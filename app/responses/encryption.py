@@ -27,7 +27,7 @@ from app.core.history.compaction import CONTENT_MARK
 from app.core.ids import new_id
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
-from app.core.stream.reasoning_encryption import PROVIDER_FIELDS, PROVIDER_FIELDS_V1
+from app.core.stream.reasoning_fields import PROVIDER_FIELDS, PROVIDER_FIELDS_V1
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings

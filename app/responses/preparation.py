@@ -17,7 +17,7 @@ from app.core.stream.citations import noted_sources
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import PartType
-from app.core.stream.reasoning_encryption import ReasoningEncryption
+from app.core.stream.reasoning_fields import ReasoningEncryption
 from app.core.stream.stop_sequences import StoppingReader, stop_sequences
 from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types import JSONMapping
@@ -27,7 +27,7 @@ from app.core.usage import conversation_of, estimate_prompt
 from app.errors import InvalidRequest, missing_parameter
 from app.responses import compaction
 from app.responses.compaction import SummaryReader
-from app.responses.context.cache import HISTORY_CACHE
+from app.responses.context import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Deadline, ModelQuery
 from app.responses.run import Caller

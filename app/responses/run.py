@@ -21,8 +21,7 @@ from app.core.request import COST
 from app.core.sse.encoder import encode_sse
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import resolve_upstream
-from app.core.types import JSONObject, Usage
-from app.core.types.frozen import frozen
+from app.core.types import JSONObject, Usage, frozen
 from app.core.types.request import TERMINAL, Item, Response
 from app.errors import APIError, StoreUnavailable
 from app.observability import log_context

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
-from app.core.size import LARGE, is_large
+from app.core.bounded_json import LARGE, is_large
 from app.runtime.process import return_free_memory
 
 T = TypeVar("T")

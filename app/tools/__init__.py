@@ -47,8 +47,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 from app.core.access import UNRESTRICTED, KeyAccess
-from app.core.types import JSONObject, Usage
-from app.core.types.frozen import frozen
+from app.core.types import JSONObject, Usage, frozen
 from app.core.types.hosted import DeferredTool as DeferredTool
 from app.core.types.hosted import HostedFunction as HostedFunction
 from app.core.types.request import Item, Part

@@ -16,8 +16,7 @@ from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from app.api.request_body import BodyLimits, read_body
-from app.core.bounded_json import TooManyValues, check_values
-from app.core.size import LARGE, MANY
+from app.core.bounded_json import LARGE, MANY, TooManyValues, check_values
 from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS, SMALL
 from tests.support.postgres_server import PostgresServer

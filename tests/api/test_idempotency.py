@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from app.api.idempotency import Idempotency, KeyClaim, digest
-from app.core.size import LARGE
+from app.core.bounded_json import LARGE
 from app.core.types.request import Event
 from app.errors import BackendError, InvalidRequest
 from app.main import create_app

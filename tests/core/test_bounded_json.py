@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from app.api.request_body import load_json
 from app.core import bounded_json
 from app.core.bounded_json import (
+    LARGE,
+    MANY,
     TextsTooLarge,
     TooManyValues,
     check_values,
     dumps,
+    is_large,
     loads_repaired,
 )
 from app.errors import InvalidRequest
@@ -109,3 +112,27 @@ def test_value_without_a_form_in_json_is_mended() -> None:
     endless: list[Any] = []
     endless.append(endless)
     assert dumps(endless).startswith(b"[[[[")
+
+
+MESSAGE = {"role": "user", "content": [{"type": "text", "text": "a" * 1000}]}
+
+
+@pytest.mark.parametrize(
+    ("value", "large"),
+    [
+        ([MESSAGE] * 100, False),
+        ([MESSAGE] * (LARGE // 1000 + 1), True),
+        ("a" * (LARGE // 2), False),
+        ([1] * (MANY // 2), False),
+        ([1] * (MANY + 2), True),
+        ({"a": [{}] * MANY, "b": [[]] * MANY}, True),
+    ],
+)
+def test_document_is_large_by_its_bytes_or_its_values(value: Any, large: bool) -> None:
+    assert is_large(orjson.dumps(value)) is large
+
+
+def test_documents_are_large_together() -> None:
+    assert not is_large(b"a" * (LARGE // 2))
+    assert is_large(*[b"a" * (LARGE // 2 + 1)] * 2)
+    assert is_large(*[b"[1, 2, 3]"] * MANY)

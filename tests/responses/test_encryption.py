@@ -14,7 +14,7 @@ from app.core.history.compaction import CONTENT_MARK
 from app.core.history.resource import new_response
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.reasoning_encryption import ReasoningEncryption
+from app.core.stream.reasoning_fields import ReasoningEncryption
 from app.core.types.request import CreateResponse, Event
 from app.errors import InvalidRequest, Warnings
 from app.responses.encryption import (

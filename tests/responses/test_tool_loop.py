@@ -20,8 +20,7 @@ import openai
 import pytest
 
 from app.core.access import hash_of
-from app.core.bounded_json import MAX_VALUES
-from app.core.size import LARGE
+from app.core.bounded_json import LARGE, MAX_VALUES
 from app.errors import BackendError
 from app.main import create_app
 from app.stores.memory import MemoryStore

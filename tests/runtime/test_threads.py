@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from app.backends import ModelRequest
+from app.core.bounded_json import LARGE, MANY
 from app.core.profile import Profile
-from app.core.size import LARGE, MANY
 from app.errors import BackendError
 from app.runtime.threads import LARGE_REQUEST, read_records, run_in_thread_if_large
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made

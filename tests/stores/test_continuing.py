@@ -15,7 +15,7 @@ from app.core.profile import Profile
 from app.core.types.request import CreateResponse
 from app.errors import APIError
 from app.responses import Caller, GenerationOptions, Responses
-from app.responses.context.cache import MAX_AGE, HistoryCache, past_after
+from app.responses.context import MAX_AGE, HistoryCache, past_after
 from app.stores import Store
 from app.stores.memory import MemoryStore
 from tests.support.build import delta

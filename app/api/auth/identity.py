@@ -12,7 +12,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from starlette.types import Scope
 
 from app.api.uvicorn import PEER_KEY
-from app.core.types.frozen import frozen
+from app.core.types import frozen
 from app.errors import APIError, InvalidToken, PermissionDenied
 from app.settings.auth import ProxySettings
 

@@ -26,7 +26,7 @@ from app.api.routes.models import allowed_models, catalog, find_model, messages_
 from app.api.sse_response import EventStream
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.bounded_json import dumps
-from app.core.sse import encoder, log
+from app.core.sse import encoder
 from app.core.stream.event_batch import DeltaEvents, EventBatch
 from app.core.stream.replay import replayed_events
 from app.core.types.request import TERMINAL, CreateResponse, Event
@@ -335,7 +335,7 @@ def subscription_stream(
 
     return EventStream[bytes](
         follow,
-        partial(log.translate_dialect, dialect=caller.dialect),
+        partial(encoder.translate_dialect, dialect=caller.dialect),
         heartbeat=api.heartbeat,
         beat=partial(_heartbeat, caller, subscription.keepalive),
         last=encoder.DONE_FRAME,

@@ -9,8 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import orjson
 
-from app.core.sse.decoder import EventDecoder, check_piece, encodable
-from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, EventDecoder, check_piece, encodable
 from app.core.sse.repeats import RawEvent, ServerEvent
 from app.core.types import JSONObject
 from app.errors import BackendError

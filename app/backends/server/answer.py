@@ -15,8 +15,8 @@ from app.backends import DeltaReceiver
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.server.errors.classification import failure
 from app.backends.transport import HTTPReply
+from app.core.bounded_json import LARGE
 from app.core.profile import Profile
-from app.core.size import LARGE
 from app.core.types.deltas import Delta
 
 # Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. `sleep(0)` would

@@ -46,8 +46,7 @@ from app.backends.transport.httpx_transport import HTTPXTransport, bound_decompr
 from app.backends.transport.requests import OutgoingRequest, RequestTarget, encoded_headers
 from app.core.profile import Profile
 from app.core.redaction import without_password
-from app.core.sse.decoder import check_piece
-from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
 from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject, json_list, json_objects
 from app.errors import BackendError

@@ -18,7 +18,7 @@ from app.backends.server.retries import explain, unreachable
 from app.backends.transport import HTTPToolsTransport
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import RawEvent, RepeatedEvent, ServerEvent
-from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.stream.reasoning_fields import ReasoningDetails
 from app.core.types import JSONObject
 from app.errors import BackendError
 

@@ -14,7 +14,7 @@ from app.core.history.past import UNCHANGED, Configuration, Past, rewrite_items
 from app.core.history.turns import ImageReference, Turn, check_outputs, parts_of
 from app.core.items import is_by_user
 from app.core.stream.event_builder import Upstream
-from app.core.types.frozen import frozen
+from app.core.types import frozen
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, Warnings
 

@@ -9,7 +9,7 @@ from dataclasses import field
 from app.core.history.compaction import has_compaction, without_compacted
 from app.core.history.turns import ImageReference, Turn, image_references, parts_of
 from app.core.stream.event_builder import Upstream
-from app.core.types.frozen import frozen
+from app.core.types import frozen
 from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
 from app.errors import Warnings, quote
 

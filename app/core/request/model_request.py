@@ -8,8 +8,7 @@ from typing import Any
 
 from app.core.profile import Profile, RequestOptions
 from app.core.stream.event_types import ToolBinding
-from app.core.types import JSONObject
-from app.core.types.frozen import frozen
+from app.core.types import JSONObject, frozen
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.errors import Warnings

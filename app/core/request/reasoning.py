@@ -14,7 +14,7 @@ import orjson
 from app.core.items.readings import NOTES
 from app.core.profile import Profile, ThinkTagOptions
 from app.core.request.roles import joined
-from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.stream.reasoning_fields import ReasoningDetails
 from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
 from app.core.types import json_list
 from app.core.types.request import Item

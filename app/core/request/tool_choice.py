@@ -7,8 +7,7 @@ from app.core.profile import RequestOptions
 from app.core.request.model_request import TranslationState
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
-from app.core.types import JSONMapping, json_object
-from app.core.types.frozen import frozen
+from app.core.types import JSONMapping, frozen, json_object
 from app.core.types.hosted import DEFAULT_NAMESPACE
 from app.errors import InvalidRequest, quote
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import TEXT
-from app.core.stream.open_items import OpenItem
+from app.core.stream.event_types import TEXT, OpenItem
 from app.core.stream.tool_calls import CallLimits, CallRules, ToolCalls
 from app.core.types import JSONObject
 from app.core.types.deltas import (

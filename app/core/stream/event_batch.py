@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import orjson
 
-from app.core.size import LARGE
+from app.core.bounded_json import LARGE
 from app.core.types import JSONMapping
 from app.core.types.request import Event
 

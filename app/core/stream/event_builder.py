@@ -24,11 +24,13 @@ from app.core.stream.event_types import (
     REFUSAL,
     SUMMARY_REASONING,
     TEXT,
+    OpenCall,
+    OpenItem,
+    OpenPart,
     PartType,
     ToolBinding,
 )
-from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
-from app.core.stream.reasoning_encryption import ReasoningEncryption
+from app.core.stream.reasoning_fields import ReasoningEncryption
 from app.core.types import JSONMapping, JSONObject, with_fields
 from app.core.types.deltas import REASONING_CONTENT
 from app.core.types.request import Item, Response

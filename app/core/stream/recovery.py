@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from app.core.items import ITEM_TYPES
 from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import PartType
-from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
+from app.core.stream.event_types import OpenCall, OpenItem, OpenPart, PartType
 from app.core.types import JSONObject, with_fields
 from app.core.types.request import Event, Item, Response
 

@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 from app.core.items import FUNCTION_CALL
 from app.core.items.arguments import ArgumentsReader, ObjectReader
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import ToolBinding
-from app.core.stream.open_items import OpenCall
-from app.core.types import JSONObject
+from app.core.stream.event_types import OpenCall, ToolBinding
+from app.core.types import JSONObject, frozen
 from app.core.types.deltas import ToolCallDelta
-from app.core.types.frozen import frozen
 
 MAX_CALL_ID = 64  # characters, by the spec
 ORIGINAL_ID = "original_id"  # the upstream field for a longer id

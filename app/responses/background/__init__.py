@@ -20,7 +20,6 @@ from functools import partial
 
 from app.core.history.turns import Turn
 from app.core.sse import encoder
-from app.core.sse import log as frames
 from app.core.stream.recovery import recovered_builder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.usage import usage_of
@@ -224,7 +223,7 @@ class Background:
         last = -1
         while batches := await self._log.read(run, last):
             for batch in batches:
-                for event in await asyncio.to_thread(frames.decode_events, batch.data):
+                for event in await asyncio.to_thread(encoder.decode_events, batch.data):
                     yield event
             last = batches[-1].last
 
@@ -275,7 +274,7 @@ class EventSubscription:
                     first, last, data, ends = batches.pop()
                     if b"\0" in data:  # logs of version 0.2.0 contain references
                         raise NotFound(GONE)
-                    yield frames.events_after(data, first, self.last)
+                    yield encoder.events_after(data, first, self.last)
                     del data
                     self.last = last
                     if ends:

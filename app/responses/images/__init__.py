@@ -19,7 +19,7 @@ from app.core.history.turns import (
     with_image,
 )
 from app.core.ids import partition_of
-from app.core.types.frozen import frozen
+from app.core.types import frozen
 from app.core.types.request import Item
 from app.stores import Change, LayeredStore, Store, images_partition
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from app.core.bounded_json import dumps
 from app.core.history.compaction import TRIGGER
 from app.core.history.context import RequestContext
-from app.core.types.frozen import frozen
+from app.core.types import frozen
 from app.core.types.request import CreateResponse, Item
 from app.errors import APIError, InvalidRequest
 from app.observability.lifecycle import Observer, ResponseLifecycle

@@ -19,10 +19,8 @@ from app.core.items.readings import NOTES
 from app.core.request.tools import deferred_tools
 from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import ToolBinding
-from app.core.stream.open_items import OpenCall
-from app.core.types import JSONMapping, JSONObject, Usage, with_fields
-from app.core.types.frozen import frozen
+from app.core.stream.event_types import OpenCall, ToolBinding
+from app.core.types import JSONMapping, JSONObject, Usage, frozen, with_fields
 from app.core.types.hosted import DeferredTool, HostedFunction
 from app.core.types.request import TERMINAL, Item
 from app.core.usage import Counts, added_counts

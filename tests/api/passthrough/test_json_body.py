@@ -7,7 +7,7 @@ import json
 import pytest
 
 from app.api.passthrough.json_body import JSONBody
-from app.core.size import LARGE
+from app.core.bounded_json import LARGE
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest_asyncio
 from app.backends import DONE
 from app.backends.apis import API, APIS
 from app.backends.server.client import ModelServer
+from app.core.bounded_json import LARGE
 from app.core.profile import Profile
-from app.core.size import LARGE
 from app.core.types.deltas import Delta, Finished, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, UsageReported
 from app.errors import BackendError
 from tests.support.build import deltas_of, singly, texts_of

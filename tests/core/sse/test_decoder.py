@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.sse import decoder, framing
+from app.core.sse import decoder as sse_decoder
 from app.core.sse.decoder import END, EventDecoder, encodable
 from app.core.sse.repeats import ServerEvent
 
@@ -200,8 +200,8 @@ def test_surrogate_halves_in_a_value_are_made_encodable() -> None:
 @pytest.mark.parametrize("name", FRAMINGS)
 def test_events_that_count_as_large_give_the_same_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, chunks = FRAMINGS[name]
-    monkeypatch.setattr(decoder, "MAX_VALUES", 0)
-    monkeypatch.setattr(framing, "_BLOCK", 8)
+    monkeypatch.setattr(sse_decoder, "MAX_VALUES", 0)
+    monkeypatch.setattr(sse_decoder, "_BLOCK", 8)
     for size in (1, 7, 1000):
         assert decoded(*(body[at : at + size] for at in range(0, len(body), size))) == chunks
 
@@ -211,7 +211,7 @@ def test_unpaired_surrogates_are_replaced_and_pairs_joined(text: str, escaped: b
     event = b"data: " + json.dumps(content(text), ensure_ascii=escaped).encode("utf-8", "surrogatepass") + b"\n\n"
     with pytest.MonkeyPatch.context() as patch:
         ordinary = decoded(event)
-        patch.setattr(decoder, "MAX_VALUES", 0)
+        patch.setattr(sse_decoder, "MAX_VALUES", 0)
         assert decoded(event) == ordinary
     if escaped:
         joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

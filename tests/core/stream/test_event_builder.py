@@ -15,7 +15,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response
 
 from app.core import items
-from app.core.size import LARGE
+from app.core.bounded_json import LARGE
 from app.core.stream import event_types
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, resolve_upstream

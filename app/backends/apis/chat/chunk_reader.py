@@ -12,7 +12,7 @@ from app.backends.apis.chat.usage import normal_usage
 from app.core.bounded_json import dumps
 from app.core.profile import ResponseOptions
 from app.core.sse.repeats import RawEvent, ReadTexts
-from app.core.stream.reasoning_fragments import FRAGMENTS
+from app.core.stream.reasoning_fields import FRAGMENTS
 from app.core.types import JSONMapping, JSONObject, json_list, json_objects, json_text
 from app.core.types.deltas import (
     REASONING_CONTENT,

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from app.backends.apis.filters.text_tool_calls import TextToolCallParser, overlap
 from app.core.profile import Profile, ThinkTagOptions
-from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.stream.reasoning_fields import ReasoningDetails
 from app.core.types import JSONMapping, json_list
 from app.core.types.deltas import (
     Delta,

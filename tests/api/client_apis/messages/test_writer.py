@@ -13,7 +13,7 @@ from app.api.client_apis.messages.writer import MessagesWriter
 from app.core.items import CUSTOM_TOOL_CALL, FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
-from app.core.stream.reasoning_encryption import ReasoningEncryption
+from app.core.stream.reasoning_fields import ReasoningEncryption
 from tests.api.client_apis.messages.test_stream_laws import EVENT, MESSAGE
 from tests.support.build import builder
 from tests.support.message_stream import accumulated, frames

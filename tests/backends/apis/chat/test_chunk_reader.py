@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.profile import Profile
-from app.core.stream.reasoning_fragments import ReasoningDetails, ThinkingBlocks
+from app.core.stream.reasoning_fields import ReasoningDetails, ThinkingBlocks
 from app.core.types.deltas import (
     AnnotationsAdded,
     AnswerMetadata,

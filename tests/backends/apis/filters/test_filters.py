@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.backends.apis.filters import filters
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.stream.reasoning_fields import ReasoningDetails
 from app.core.types.deltas import (
     AnswerMetadata,
     Delta,
