@@ -16,7 +16,6 @@ from app.api.dependencies import APIDependencies
 from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented
 from app.api.uvicorn import shutdown
-from app.api.uvicorn.reload_signal import reload_on_sighup
 from app.assembly.image_objects import with_image_objects
 from app.assembly.parts import (
     SettingsReload,
@@ -46,6 +45,7 @@ from app.responses.background import Background
 from app.responses.encryption import ContentCipher
 from app.runtime import tasks
 from app.settings import Settings
+from app.settings.reloading import reload_on_sighup
 from app.stores import ServerStore, Store
 from app.stores.keys import StoredKeys
 from app.tools import resources_of

@@ -100,10 +100,9 @@ LAYERS = {
     "app.stores.keys": BELOW | {"app.stores"},
     "app.backends.*": BELOW | {"app.backends"},
     "app.stores.*": BELOW | {"app.stores", "app.stores.keys", "app.storage"},
-    "app.tools.html_text": {"app"},
     "app.tools.endpoint": BELOW | {"app.tools", "app.tools.*"},
     "app.tools.validation": BELOW,
-    "app.tools.*": BELOW | {"app.tools", "app.tools.endpoint", "app.tools.html_text", "app.tools.validation"},
+    "app.tools.*": BELOW | {"app.tools", "app.tools.endpoint", "app.tools.validation"},
     # A resource of its own, with routes.
     "app.tools.files": BELOW
     | {
@@ -111,13 +110,12 @@ LAYERS = {
         "app.tools",
         "app.tools.endpoint",
         "app.tools.guard",
-        "app.tools.html_text",
         "app.tools.validation",
     },
     # Also mounts files.
     "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
     # Codex's search has a route.
-    "app.tools.web_search": BELOW | {"app.tools", "app.tools.guard", "app.tools.html_text", "app.tools.validation"},
+    "app.tools.web_search": BELOW | {"app.tools", "app.tools.guard", "app.tools.validation"},
     # Profile values are validated with the settings.
     "app.settings": BELOW | PROTOCOLS | {"app.backends.apis", "app.backends.profiles"},
     "app.observability": BELOW | PROTOCOLS | {"app.settings"},

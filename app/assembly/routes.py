@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 from app import __version__
 from app.api import errors
 from app.api.activity import activity_routes
+from app.api.auth import IdentityCheck, KeyRequired
 from app.api.dependencies import APIDependencies
 from app.api.keys import key_routes
 from app.api.keys.managed_keys import ManagedKeys
-from app.api.middleware.authentication import IdentityCheck, KeyRequired
 from app.api.middleware.origins import AllowedHosts, Cors, Origins
 from app.api.middleware.request_id import RequestId, path_normalizer
 from app.api.openapi import Documented

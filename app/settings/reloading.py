@@ -1,17 +1,20 @@
-"""Compares old and new settings at a reload, and reports each process's result."""
+"""Reloads the settings on SIGHUP: compares old and new, and reports each process's result to `antiphon reload`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from app.settings import Settings
-from app.settings.loading import PREFIX
+from app.settings.loading import PREFIX, RELOADS_DIRECTORY, environment
 
 RELOADABLE = frozenset(
     name
@@ -65,3 +68,32 @@ class ReloadReport:
                 report = cls(**json.loads(path.read_text(encoding="utf-8")))
                 reports[report.pid] = report
         return reports
+
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def reload_on_sighup(reload: Callable[[], ReloadReport]) -> Iterator[None]:
+    """Handle SIGHUP if the system has it and this is the main thread."""
+    directory = environment().get(RELOADS_DIRECTORY)
+
+    def write(report: ReloadReport) -> None:
+        if directory:
+            try:
+                report.write(Path(directory))
+            except OSError as error:
+                logger.warning("reload report not written", extra={"reason": str(error)})
+
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGHUP, lambda: write(reload()))
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+        yield
+        return
+    write(ReloadReport(os.getpid(), begun=0))  # now the signal does not end this process
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the default would kill the server during shutdown

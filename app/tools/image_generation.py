@@ -21,7 +21,7 @@ from app.core.types.content import IMAGES
 from app.core.types.request import Item
 from app.core.usage import image_usage, request_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
-from app.runtime.connect_errors import why_no_answer
+from app.runtime.outbound import why_no_answer
 from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_client, endpoint_options
 from app.tools.guard import OutboundRefused

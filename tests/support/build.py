@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from app.backends import EncodedRequest, ModelRequest
-from app.backends.apis.chat.chunk_reader import ChunkReader
+from app.backends.apis.chat.decoder import ChunkReader
 from app.core.history.resource import new_response
 from app.core.profile import CALL_NAME_NOISE, Profile
 from app.core.sse.repeats import RawEvent

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest, OpenRequest
 from app.backends.apis import encode
-from app.backends.apis.chat.chunk_reader import ChunkReader
+from app.backends.apis.chat.decoder import ChunkReader
 from app.core.profile import Profile
 from app.core.sse.repeats import RawEvent
 from app.core.types.deltas import Delta, Finished, FinishReason

@@ -24,8 +24,7 @@ from app.api.client_apis.translation import TranslatedRequest, counted, is_trans
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_event, shutdown_error
 from app.api.openapi import ANTHROPIC_ERRORS, ERRORS
-from app.api.passthrough.form_body import FormBody, form_boundary
-from app.api.passthrough.json_body import JSONBody, reads_as_model
+from app.api.passthrough.bodies import FormBody, JSONBody, form_boundary, reads_as_model
 from app.api.rate_limits import Admission
 from app.api.request_body import read_as, validate
 from app.api.routes.responses import Answer

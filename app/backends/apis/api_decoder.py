@@ -1,16 +1,125 @@
+"""
+Decode an answer's body, fed in pieces, into deltas; synchronous, without a clock.
+
+The first byte, regardless of headers, tells the body's format: event stream, JSON, or HTML.
+"""
+
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
 
-from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
+import orjson
+
 from app.backends.apis.filters import Filter
 from app.backends.server.errors.classification import failure
-from app.core.sse.repeats import PatternMatcher, ServerEvent
-from app.core.types import JSONObject
+from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, EventDecoder, check_piece, encodable
+from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
+from app.core.types import JSONObject, json_objects
 from app.core.types.deltas import DONE, Delta
 from app.errors import BackendError
+
+# Converts a complete JSON answer to stream events; raises `BackendError`.
+AsEvents: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
+
+
+class ChunkDecoding(Protocol):
+    """Raises `BackendError`."""
+
+    def decode(self, data: bytes) -> list[ServerEvent]: ...
+
+    def end(self) -> list[ServerEvent]: ...
+
+
+class BodyDecoder:
+    def __init__(self, as_events: AsEvents, stream: EventDecoder) -> None:
+        self._head = b""
+        self._stream = stream
+        self._as_events = as_events
+        self._decoder: ChunkDecoding | None = None
+
+    def decode(self, data: bytes) -> list[ServerEvent]:
+        if self._decoder is None:
+            data = self._detect(data)
+        return self._decoder.decode(data) if self._decoder else []
+
+    def _detect(self, data: bytes) -> bytes:
+        self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
+        if data:
+            if data[:1] in (b"{", b"["):
+                self._decoder = _JSON(self._as_events)
+            else:
+                self._decoder = _WebPage() if data[:1] == b"<" else self._stream
+        return data
+
+    def end(self) -> list[ServerEvent]:
+        return self._decoder.end() if self._decoder else []
+
+
+class _JSON:
+    """Some servers append `data: [DONE]`, some send several values."""
+
+    def __init__(self, as_events: AsEvents) -> None:
+        self._as_events = as_events
+        self._pieces: list[bytes] = []
+        self._size = 0  # bytes
+
+    def decode(self, data: bytes) -> list[ServerEvent]:
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > MAX_EVENT_BYTES:
+            self._pieces.clear()
+            raise BackendError(TOO_LONG)
+        return []
+
+    def end(self) -> list[ServerEvent]:
+        text = b"".join(self._pieces)
+        self._pieces.clear()
+        values = _values(text)
+        del text
+        return [*self._as_events(values)]
+
+
+class _WebPage:
+    """HTML with status 200: usually the base URL points to a web site."""
+
+    def decode(self, data: bytes) -> list[ServerEvent]:
+        raise BackendError("The backend answered with a web page. Check its base URL, including a path such as /v1.")
+
+    def end(self) -> list[ServerEvent]:
+        return []
+
+
+NO_ANSWER = "The backend's answer is empty."
+_BLANKS = re.compile(r"\s*")
+
+
+def _values(text: bytes) -> list[JSONObject]:
+    """JSON values before the first invalid one, with lists flattened."""
+    check_piece(text)
+    try:
+        values = [orjson.loads(text)]
+    except orjson.JSONDecodeError:
+        values = _leading_values(text.decode(errors="replace"))
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    return [item for item in items if isinstance(item, dict)]
+
+
+def _leading_values(text: str) -> list[Any]:
+    values: list[Any] = []
+    at, decoder = 0, json.JSONDecoder()
+    try:
+        while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+            value, at = decoder.raw_decode(text, at)
+            values.append(encodable(value))
+    except (ValueError, RecursionError) as error:
+        if not values:
+            raise BackendError("The backend's answer is not complete, or not JSON.") from error
+    return values
+
 
 # The error in part of an answer, in all servers' forms: `{"error": ...}`.
 ErrorIn: TypeAlias = Callable[[JSONObject], BackendError | None]
@@ -99,3 +208,47 @@ class APIDecoder(ABC):
 
     @abstractmethod
     def _read(self, events: list[ServerEvent]) -> list[Delta]: ...
+
+
+# For files that a server's tool read or wrote.
+_NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})
+
+
+def flat_annotations(annotations: object) -> Iterator[JSONObject]:
+    """URL citations in Responses API form; Chat Completions nests them in `url_citation`."""
+    for annotation in annotations if isinstance(annotations, list) else ():
+        if not isinstance(annotation, dict):
+            continue
+        if str(annotation.get("type")) in _NATIVE:
+            yield annotation
+            continue
+        inner = annotation.get("url_citation")
+        fields = inner if isinstance(inner, dict) else annotation
+        if isinstance(url := fields.get("url"), str):
+            yield {
+                "type": "url_citation",
+                "url": url,
+                "start_index": _count(fields.get("start_index")),
+                "end_index": _count(fields.get("end_index")),
+                "title": str(fields.get("title") or url),
+            }
+
+
+def flat_logprobs(tokens: object) -> list[JSONObject]:
+    """Some servers omit the bytes, send null, or add fields."""
+    return [
+        {**_logprob(token), "top_logprobs": [_logprob(top) for top in json_objects(token.get("top_logprobs"))]}
+        for token in json_objects(tokens)
+    ]
+
+
+def _logprob(token: JSONObject) -> JSONObject:
+    text = str(token.get("token") or "")
+    sent, logprob = token.get("bytes"), token.get("logprob")
+    is_valid = isinstance(sent, list) and all(type(byte) is int for byte in sent)
+    encoded = sent if is_valid else list(text.encode("utf-8", "replace"))
+    return {"token": text, "logprob": logprob if type(logprob) in (int, float) else 0.0, "bytes": encoded}
+
+
+def _count(value: object) -> int:
+    return max(0, int(value)) if isinstance(value, int) else 0

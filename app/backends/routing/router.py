@@ -28,8 +28,15 @@ from app.backends import (
     RequestObservation,
     Translation,
 )
-from app.backends.routing.circuit_breaker import may_fail_over
-from app.backends.routing.replicas import BackendConfig, Lease, Replica, ReplicaPool, RoutingHooks, first_success
+from app.backends.routing.replicas import (
+    BackendConfig,
+    Lease,
+    Replica,
+    ReplicaPool,
+    RoutingHooks,
+    first_success,
+    may_fail_over,
+)
 from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, ImagesUndescribed, NotFound, missing_parameter

@@ -42,8 +42,8 @@ from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.passthrough import ForwardedAnswer, Forwarding, forwards_to, session_header
 from app.backends.server.retries import Retries, explain, explained, unreachable
 from app.backends.transport import HTTPReply, HTTPToolsTransport
+from app.backends.transport.connection import OutgoingRequest, RequestTarget, encoded_headers
 from app.backends.transport.httpx_transport import HTTPXTransport, bound_decompression, decompressed
-from app.backends.transport.requests import OutgoingRequest, RequestTarget, encoded_headers
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece

@@ -11,7 +11,7 @@ from app.backends.apis import APIS, encode, profiles_by_api
 from app.backends.apis.token_counting import Tokenizer
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
-from app.backends.transport.requests import RequestTarget
+from app.backends.transport.connection import RequestTarget
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types import JSONObject

@@ -19,7 +19,7 @@ from app.backends.server.endpoints import MODEL, model_url, under
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import failure
 from app.backends.transport import HTTPReply
-from app.backends.transport.requests import OutgoingRequest, RequestTarget, encoded_headers
+from app.backends.transport.connection import OutgoingRequest, RequestTarget, encoded_headers
 from app.core.affinity import session_id
 from app.core.profile import Profile, TransportOptions
 from app.core.redaction import redact

@@ -13,7 +13,7 @@ import httpx
 from app.backends.server.errors.classification import failure
 from app.core.request.model_request import Attempts
 from app.errors import BackendError
-from app.runtime.connect_errors import causes, why_unreachable
+from app.runtime.outbound import causes, why_unreachable
 
 logger = logging.getLogger(__name__)
 

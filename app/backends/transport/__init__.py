@@ -13,9 +13,17 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from app.backends.transport.connection import HTTPConnection, Origin, Reply, Stale
+from app.backends.transport.connection import (
+    DEFAULT_PORTS,
+    HTTPConnection,
+    Origin,
+    Reply,
+    RequestTarget,
+    Stale,
+    chunked,
+    encoded_headers,
+)
 from app.backends.transport.httpx_transport import HTTPXReply, HTTPXTransport
-from app.backends.transport.requests import DEFAULT_PORTS, RequestTarget, chunked, encoded_headers
 
 HTTPReply: TypeAlias = Reply | HTTPXReply
 

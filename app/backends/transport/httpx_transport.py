@@ -8,8 +8,7 @@ from typing import Self
 
 import httpx
 
-from app.backends.transport.connection import Reply
-from app.backends.transport.requests import RequestTarget, decoded_headers
+from app.backends.transport.connection import Reply, RequestTarget, decoded_headers
 
 _PIECE = 256  # bytes decompressed at once, to a few megabytes at worst
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import httpx
 
-from app.backends.apis.body_decoder import BodyDecoder
-from app.backends.apis.chat.chunk_reader import REASONING_FIELDS
-from app.backends.apis.chat.decoder import completion_chunks
+from app.backends.apis.api_decoder import BodyDecoder
+from app.backends.apis.chat.decoder import REASONING_FIELDS, completion_chunks
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.server.retries import explain, unreachable
 from app.backends.transport import HTTPToolsTransport

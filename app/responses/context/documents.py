@@ -12,7 +12,7 @@ from app.core.history.context import RequestContext
 from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
 from app.core.types import with_fields
 from app.core.types.request import Item, Part
-from app.runtime.pdf_reader import read_pdf
+from app.runtime.document_text import read_pdf
 from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 
 PDF_READERS = 3  # concurrent PDFs; one fewer per owner

@@ -14,7 +14,7 @@ from app.core.profile import TransportOptions
 from app.core.types import JSONObject
 from app.core.usage import estimated_usage, request_usage
 from app.errors import APIError
-from app.runtime.connect_errors import why_no_answer
+from app.runtime.outbound import why_no_answer
 from app.tools import Account
 from app.tools.endpoint import endpoint_client
 from app.tools.files.settings import EmbeddingsSettings

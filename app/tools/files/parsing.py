@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from app.core.usage import estimate
-from app.runtime.pdf_reader import EncryptedPDF, pdf_pages
-from app.tools.html_text import html_title_and_text
+from app.runtime.document_text import EncryptedPDF, html_title_and_text, pdf_pages
 
 if TYPE_CHECKING:
     from app.tools.files.vector_stores.records import ErrorCode

@@ -16,10 +16,10 @@ from types import FrameType
 import httpx
 
 from app.core.charsets import codec_of, declared_charset, decoded
-from app.runtime.connect_errors import why_no_answer
+from app.runtime.document_text import html_title_and_text
+from app.runtime.outbound import why_no_answer
 from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 from app.tools.guard import AddressPolicy, OutboundRefused, URLPattern, fetch
-from app.tools.html_text import html_title_and_text
 from app.tools.web_search.providers import is_in_domains
 
 PAGE_READERS = 3  # concurrent CPU-bound parsers; one fewer per caller

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from app.core.types import JSONMapping, JSONObject
 from app.loading import require_packages
-from app.runtime.connect_errors import why_no_answer
+from app.runtime.outbound import why_no_answer
 from app.tools.guard import GuardedTransport, OutboundRefused
 
 MAX_ANSWER_BYTES = 8_000_000  # per search response; Tavily and Exa return page texts

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.backends.apis import Codec
-from app.backends.apis.api_decoder import APIDecoder, ErrorIn
-from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.api_decoder import APIDecoder, BodyDecoder, ErrorIn
 from app.core.profile import Profile
 from app.core.request import encoded_request, read_request, warn_dropped_fields
 from app.core.request.messages import ConversationReader

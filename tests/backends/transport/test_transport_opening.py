@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app.backends.transport import HTTPToolsTransport
-from app.backends.transport.requests import RequestTarget
+from app.backends.transport.connection import RequestTarget
 from tests.support.ports import free_port
 from tests.support.raw_server import (
     CERTIFICATE,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.backends.apis.chat.chunk_reader import ChunkReader
+from app.backends.apis.chat.decoder import ChunkReader
 from app.core.profile import Profile
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RepeatedEvent, ServerEvent

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from app.backends.apis.annotations import flat_annotations, flat_logprobs
-from app.backends.apis.api_decoder import APIDecoder, ErrorIn
-from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.api_decoder import APIDecoder, BodyDecoder, ErrorIn, flat_annotations, flat_logprobs
 from app.backends.apis.filters import filters
 from app.backends.apis.gemini.conversation import CALL_ID, SIGNATURE, SIGNED_PARTS, THOUGHT_SIGNATURE
 from app.backends.server.errors.classification import failure

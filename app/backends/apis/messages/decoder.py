@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from app.backends.apis.annotations import flat_annotations
-from app.backends.apis.api_decoder import APIDecoder, ErrorIn
-from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.api_decoder import APIDecoder, BodyDecoder, ErrorIn, flat_annotations
 from app.backends.apis.chat.usage import normal_usage
 from app.backends.apis.filters import filters
 from app.backends.apis.messages.conversation import THINKING

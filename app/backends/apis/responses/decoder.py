@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from app.backends.apis.annotations import flat_annotations, flat_logprobs
-from app.backends.apis.api_decoder import APIDecoder, ErrorIn
-from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.api_decoder import APIDecoder, BodyDecoder, ErrorIn, flat_annotations, flat_logprobs
 from app.backends.apis.chat.usage import normal_usage
 from app.backends.apis.filters import filters
 from app.backends.apis.responses.items import NATIVE, native_item_types

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.backends.apis.chat.chunk_reader import ChunkReader
+from app.backends.apis.chat.decoder import ChunkReader
 from app.core.profile import Profile
 from app.core.stream.reasoning_fields import ReasoningDetails, ThinkingBlocks
 from app.core.types.deltas import (
