@@ -11,12 +11,15 @@ import logging
 import secrets
 from collections.abc import Collection
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import orjson
 
 from app.errors import APIError, StoreUnavailable
 from app.stores import Change, ServerStore, Store, owner_of
-from app.tools.files.records.attachments import Attachments
+
+if TYPE_CHECKING:
+    from app.tools.files.records.attachments import Attachments
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +33,11 @@ _PREFIX = orjson.dumps({_REFERENCE: ""})[:-2]
 
 def with_image_objects(store: ServerStore, storage: object) -> Store:
     """Object storage is used if a tool provides it, and if its references survive this process."""
-    return ImageObjectStore(store, storage) if isinstance(storage, Attachments) and store.persistent else store
+    if storage is None or not store.persistent:
+        return store
+    from app.tools.files.records.attachments import Attachments  # slow import, only if used
+
+    return ImageObjectStore(store, storage) if isinstance(storage, Attachments) else store
 
 
 class ImageObjectStore(Store):
