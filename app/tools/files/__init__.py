@@ -34,6 +34,16 @@ class FilesUnavailable(APIError):
         super().__init__("The file store is unavailable. Try again.", retry_after=1)
 
 
+class EmbeddingsUnavailable(APIError):
+    status = 503
+    code = "embeddings_unavailable"
+
+    def __init__(self, problem: str, *, again: bool = False, wait: float | None = None) -> None:
+        """`again`: whether to retry, after `wait` seconds if the backend sent `Retry-After`."""
+        super().__init__(f"The backend returned no embeddings: {problem}.", retry_after=wait)
+        self.again = again
+
+
 class VectorsUnsupported(ValueError):
     """The message contains the reason and the remedy."""
 

@@ -13,10 +13,10 @@ from app.core.http import retry_after
 from app.core.profile import TransportOptions
 from app.core.types import JSONObject
 from app.core.usage import estimated_usage, request_usage
-from app.errors import APIError
 from app.runtime.outbound import why_no_answer
 from app.tools import Account
 from app.tools.endpoint import endpoint_client
+from app.tools.files import EmbeddingsUnavailable
 from app.tools.files.settings import EmbeddingsSettings
 from app.tools.guard import OutboundRefused
 
@@ -27,16 +27,6 @@ _MAX_WAIT = 10.0  # seconds between attempts
 _MAX_BYTES = 32 * MAX_DIMENSIONS * BATCH  # per response
 _MAX_ERROR = 10_000  # bytes
 _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-
-
-class EmbeddingsUnavailable(APIError):
-    status = 503
-    code = "embeddings_unavailable"
-
-    def __init__(self, problem: str, *, again: bool = False, wait: float | None = None) -> None:
-        """`again`: whether to retry, after `wait` seconds if the backend sent `Retry-After`."""
-        super().__init__(f"The backend returned no embeddings: {problem}.", retry_after=wait)
-        self.again = again
 
 
 class Embeddings:

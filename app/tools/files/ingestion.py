@@ -25,8 +25,8 @@ from app.errors import APIError, TooManyRequests
 from app.runtime.tasks import cancel, end, wait_for_event
 from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 from app.tools import Account
-from app.tools.files import FilesUnavailable
-from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
+from app.tools.files import EmbeddingsUnavailable, FilesUnavailable
+from app.tools.files.embeddings import BATCH, Embeddings
 from app.tools.files.parsing import MAX_MEMORY, UnreadableFile, extract, is_simple
 from app.tools.files.records import FileStore
 from app.tools.files.vector_stores.records import Job, TextChunk

@@ -7,12 +7,12 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.errors import InvalidRequest, NotFound
 from app.tools import Account
-from app.tools.files import Page, file_not_found, list_page
-from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
+from app.tools.files import EmbeddingsUnavailable, Page, file_not_found, list_page
 from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
 from app.tools.files.vector_stores.records import (
     FileCounts,
@@ -33,6 +33,9 @@ from app.tools.files.vector_stores.requests import (
     predicate,
 )
 from app.tools.files.vector_stores.sql import VectorStoreRecords
+
+if TYPE_CHECKING:
+    from app.tools.files.embeddings import Embeddings  # imports httpx
 
 logger = logging.getLogger(__name__)
 
