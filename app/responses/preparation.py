@@ -31,7 +31,7 @@ from app.responses.context import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Deadline, ModelQuery
 from app.responses.run import Caller
-from app.runtime.threads import run_in_thread_if_large
+from app.runtime.threads import LARGE_REQUEST, run_in_thread, run_in_thread_if_large
 from app.tools import ToolLimits
 
 if TYPE_CHECKING:
@@ -267,7 +267,11 @@ class Preparation:
     ) -> ModelQuery:
         """With a `margin`, too long prompts are shortened and sent again."""
         request = self._effective
-        encoded = model_request.encoded = await run_in_thread_if_large(self._backend.encode, model_request)
+        if LARGE_REQUEST.get():
+            encoded = await run_in_thread(self._backend.encode, model_request)
+        else:
+            encoded = self._backend.encode(model_request)
+        model_request.encoded = encoded
         options = (encoded.profile or self._backend.profile(model_request.model)).response
         if read is DeltaReader and (extra := request.__pydantic_extra__) and (stop := stop_sequences(extra)):
             read = partial(StoppingReader, stop)

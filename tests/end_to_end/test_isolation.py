@@ -60,7 +60,7 @@ FIELDS: list[dict[str, Any]] = [
 
 POSTED = ["/v1/responses", "/v1/antiphon/translation", "/v1/responses/input_tokens", "/v1/responses/compact"]
 PASSED_ON = ["chat/completions", "completions", "embeddings", "rerank", "moderations", "images", "images/{rest:path}"]
-PASSED_ON += ["audio", "audio/{rest:path}", "messages", "messages/count_tokens"]
+PASSED_ON += ["images/variations", "audio", "audio/{rest:path}", "messages", "messages/count_tokens"]
 OF_DEPLOYMENTS = ["chat/completions", "completions", "embeddings", "images/generations", "images/edits", "audio/speech"]
 OF_DEPLOYMENTS += ["audio/transcriptions", "audio/translations"]
 PASSED_ON += [*OF_DEPLOYMENTS, *(f"deployments/{{deployment:path}}/{path}" for path in OF_DEPLOYMENTS)]

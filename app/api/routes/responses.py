@@ -197,25 +197,22 @@ class Answer:
                 if claim:
                     claim.end(run.response["id"])
                 return response
+            # Failures before the first byte are raised.
             with CancelOnDisconnect(scope, receive):
-                return await self._respond(stream=body.stream)
+                if body.stream:
+                    answer: EventStream[Any] = self._event_stream()
+                elif heartbeat := self._api.json_heartbeat:
+                    answer = self._heartbeat_stream(heartbeat)
+                else:
+                    await run.drain()
+                    return json_response(self.document(), self.headers())
+                await answer.begin()
+                answer.headers.update(self.headers())
+                return answer
             return client_disconnected()
 
     def begin(self, run: Run) -> None:
         self._run = run
-
-    async def _respond(self, *, stream: bool) -> Response:
-        """Failures before the first byte are raised."""
-        if stream:
-            answer: EventStream[Any] = self._event_stream()
-        elif self._api.json_heartbeat:
-            answer = self._heartbeat_stream(self._api.json_heartbeat)
-        else:
-            await self._run.drain()
-            return json_response(self.document(), self.headers())
-        await answer.begin()
-        answer.headers.update(self.headers())
-        return answer
 
     def _event_stream(self) -> EventStream[EventBatch]:
         run, api = self._run, self._api
