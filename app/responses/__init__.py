@@ -36,7 +36,7 @@ from app.responses.quota import StorageQuota
 from app.responses.run import Caller, Run
 from app.responses.stored import StoredResponses
 from app.responses.tool_loop import tool_loop_of
-from app.responses.tool_loop.approvals import Approvals
+from app.responses.tool_loop.calls import Approvals
 from app.stores import LayeredStore, Store
 from app.tools import HostedTool
 

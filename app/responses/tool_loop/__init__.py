@@ -36,8 +36,7 @@ from app.responses.generate import (
 from app.responses.images import StoredImages
 from app.responses.policy import InputReview
 from app.responses.preparation import Preparation
-from app.responses.tool_loop.approvals import Approvals
-from app.responses.tool_loop.calls import HostedCalls, LoopOptions
+from app.responses.tool_loop.calls import Approvals, HostedCalls, LoopOptions
 from app.responses.tool_loop.sessions import SessionFunction, declared_tools
 from app.stores import LayeredStore
 from app.tools import HostedTool

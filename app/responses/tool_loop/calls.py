@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from app.core.history.approvals import ApprovedCall
+from app.core.history.approvals import ApprovedCall, Decisions, answered_before
 from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES
 from app.core.request.tools import deferred_tools
@@ -31,7 +32,6 @@ from app.responses.generate import Deadline, DeadlineExceeded
 from app.responses.images import StoredImages
 from app.responses.policy import InputReview
 from app.responses.preparation import Preparation
-from app.responses.tool_loop.approvals import ApprovalClaim, Approvals
 from app.responses.tool_loop.sessions import (
     DeclaredTool,
     SessionFunction,
@@ -39,6 +39,7 @@ from app.responses.tool_loop.sessions import (
     call_signature,
     parsed_arguments,
 )
+from app.stores import Store
 from app.tools import Outcome, OutcomeStatus, Report, ReportedItem, ToolCall
 
 logger = logging.getLogger(__name__)
@@ -340,3 +341,63 @@ class SessionReport(Report, ReportedItem):
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
         self._lifecycle.account.charge_request(model, backend, usage)
+
+
+_USED, _RELEASED = "used", "released"
+_APPROVED, _DENIED = b"1", b"denied"
+
+
+class ApprovalClaim(NamedTuple):
+    partition: str
+    attempt: int  # number of released claims before it
+
+    @property
+    def record(self) -> str:
+        return f"{_USED}{self.attempt or ''}"
+
+
+class Approvals:
+    """
+    Claims an owner's approvals, each for a single request across all processes.
+
+    An approval has a record per claim and per released claim (the call was not started). Records are never deleted, so
+    a repeated write cannot release another request's claim. A denial is a claim that is never released. Records contain
+    a hash of the request's id: the request itself may be unstored.
+    """
+
+    def __init__(self, store: Store, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+
+    async def claim(self, request_id: str) -> ApprovalClaim | None:
+        """None if the approval is used or denied. Raises `StoreUnavailable`."""
+        claim = await self._next(request_id)
+        return claim if await self._store.add(claim.partition, claim.record, _APPROVED) else None
+
+    async def _next(self, request_id: str) -> ApprovalClaim:
+        name = hashlib.sha256(request_id.encode()).hexdigest()[:32]
+        partition = f"{self._owner}:{name}:approval"
+        names = await self._store.names(partition)
+        return ApprovalClaim(partition, sum(name.startswith(_RELEASED) for name in names))
+
+    async def _is_denied(self, claim: ApprovalClaim) -> bool:
+        return await self._store.get(claim.partition, claim.record) == _DENIED
+
+    async def decide(self, decisions: Decisions) -> None:
+        """
+        Store a request's denials, so that the calls cannot be approved later.
+
+        Raises `InvalidRequest` for contradictory answers, and `StoreUnavailable`.
+        """
+        for call in decisions.approved:
+            if await self._is_denied(await self._next(call.request["id"])):
+                raise answered_before(call.path, denied=True)
+        for request_id, path in decisions.denied.items():
+            claim = await self._next(request_id)
+            denied = await self._store.add(claim.partition, claim.record, _DENIED) or await self._is_denied(claim)
+            if not denied:
+                raise answered_before(path, denied=False)
+
+    async def release(self, claim: ApprovalClaim) -> None:
+        """Release the claim of a call that was not started. Raises `StoreUnavailable`."""
+        await self._store.put(claim.partition, f"{_RELEASED}{claim.attempt or ''}", _APPROVED)

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from app.tools.files import inputs
+from app.tools.files import tool
 from tests.support.build import delta
 from tests.support.file_databases import FileDatabase
 from tests.support.scripted import Scripted
@@ -112,7 +112,7 @@ async def test_input_image_that_is_none_is_refused(server: FilesServer) -> None:
 async def test_input_files_beyond_the_size_limit_are_refused(
     server: FilesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "MAX_INPUT_FILE_BYTES", 100)
+    monkeypatch.setattr(tool, "MAX_INPUT_FILE_BYTES", 100)
     first, second = await server.upload("a.txt", bytes(60)), await server.upload("b.txt", bytes(60))
     await server.ask(file_part(first), file_part(first))  # read once
     with pytest.raises(openai.BadRequestError) as refused:
