@@ -41,7 +41,7 @@ from app.settings.reloading import ReloadReport, compare_settings
 from app.settings.webhooks import HookSettings
 from app.stores import STORES, ServerStore, Store
 from app.stores.memory import MemoryCounters
-from app.tools import TOOLS, HostedTool, ToolHost, resources_of
+from app.tools import TOOLS, HostedTool, PlainTool, ToolHost, resources_of
 from app.tools.files.batches import Batches
 from app.tools.search import ToolSearch
 
@@ -265,10 +265,8 @@ def try_to_build_tools(settings: Settings) -> tuple[dict[str, HostedTool], list[
             )
             continue
         try:
-            tool_class = import_object(path)
-            if not issubclass(tool_class, HostedTool):  # a plain class gets the defaults
-                tool_class = type(tool_class.__name__, (tool_class, HostedTool), {})
-            tools[name] = tool_class.from_settings(table, host)
+            tool = import_object(path).from_settings(table, host)
+            tools[name] = tool if isinstance(tool, HostedTool) else PlainTool(tool)
         except (ValueError, ImportError, AttributeError) as error:
             problems.append(f"tools.{name}: {error}")
     tools.setdefault("tool_search", ToolSearch())  # needs no settings

@@ -335,5 +335,16 @@ class HostedTool:
         """Called once, at the end."""
 
 
+class PlainTool(HostedTool):
+    """A tool of a class without this base, with the defaults of its missing members."""
+
+    def __init__(self, tool: object) -> None:
+        self._tool = tool
+
+    def __getattribute__(self, name: str) -> Any:
+        tool = object.__getattribute__(self, "_tool")
+        return getattr(tool, name) if hasattr(tool, name) else object.__getattribute__(self, name)
+
+
 def resources_of(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
     return {name: resource for tool in tools.values() for name, resource in tool.resources.items()}

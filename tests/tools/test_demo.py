@@ -14,11 +14,14 @@ from openai.types.responses.response import ToolUsage
 from openai.types.responses.response_output_item import McpCall
 
 import app.tools
+from app.main import create_app
+from app.settings import SettingsError
 from app.stores.memory import MemoryStore
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
 from tests.responses.test_tool_loop import client, events_of, hello, made
 from tests.support import laws
 from tests.support.scripted import Scripted
+from tests.support.serving import settings
 
 DEMO = [{"type": "mcp", "server_label": "demo"}]
 OPENAI = {"user-agent": "OpenAI/Python 3.54.0"}
@@ -178,10 +181,22 @@ class PlainSession:
         return Outcome("Hello", {"output": "Hello"})
 
 
-async def test_tool_class_without_base_gets_defaults() -> None:
+class FixedTool(PlainTool):
+    @classmethod
+    def from_settings(cls, table: object, host: ToolHost) -> PlainTool:
+        return PlainTool()
+
+
+@pytest.mark.parametrize("name", ["PlainTool", "FixedTool"])
+async def test_tool_without_base_class_gets_defaults(name: str) -> None:
     backend = Scripted(made(("plain__greet", {})), hello())
-    async with client(backend, tools={"plain": {"tool": "tests.tools.test_demo:PlainTool"}}) as http:
+    async with client(backend, tools={"plain": {"tool": f"tests.tools.test_demo:{name}"}}) as http:
         events = await events_of(http, tools=[{"type": "plain"}])
         about = (await http.get("/v1/antiphon/about")).json()
     assert events[-1]["response"]["output"][0]["output"] == "Hello"
     assert about["tools"] == []
+
+
+async def test_tool_path_to_a_function_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"tools\.plain: .*'function' object has no attribute 'from_settings'"):
+        create_app(settings(tools={"plain": {"tool": "tests.tools.test_demo:hello"}}))
