@@ -108,11 +108,10 @@ class MessagesConversation(ConversationReader):
             content.pop()
         messages: list[Message] = [{"role": "assistant", "content": content}] if content else []
         if calls:
-            results = [self._result(call, call_id) for call, call_id in zip(turn.calls, ids, strict=True)]
+            results: list[JSONObject] = []
+            for call, call_id in zip(turn.calls, ids, strict=True):
+                parts, _ = self.result(call)
+                shown = [part for part in parts if not is_blank(part)]
+                results.append({"type": "tool_result", "tool_use_id": call_id, **({"content": shown} if shown else {})})
             messages.append({"role": "user", "content": results})
         return messages
-
-    def _result(self, call: int, call_id: str) -> JSONObject:
-        parts, _ = self.result(call)
-        content = [part for part in parts if not is_blank(part)]
-        return {"type": "tool_result", "tool_use_id": call_id, **({"content": content} if content else {})}

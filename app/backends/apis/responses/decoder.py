@@ -202,8 +202,8 @@ class ResponsesDecoder(APIDecoder):
                 deltas += read(self, event)
             elif not isinstance(type_, str) or event.get("error"):
                 self.failure = self._error_in(event)
-            elif native := self._native_item_of(event):
-                deltas.append(NativeItem(native.number, event=event))
+            elif (output := self._items.of_event(event)) and output.native and not output.done:
+                deltas.append(NativeItem(output.number, event=event))
             elif type_ not in _REPEATED:
                 self._warn(f"Events of unknown type {quote(type_)} from the backend were ignored.")
         return deltas
@@ -226,10 +226,6 @@ class ResponsesDecoder(APIDecoder):
         texts = [text]
         self._last_piece = output, texts
         return [kind(texts) if kind else ToolCallDelta(output.number, arguments=texts)]
-
-    def _native_item_of(self, event: _Event) -> _Output | None:
-        output = self._items.of_event(event)
-        return output if output and output.native and not output.done else None
 
     def _delta(self, event: _Event, type_: str) -> str:
         delta = event.get("delta")
