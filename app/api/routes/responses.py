@@ -164,13 +164,11 @@ class Answer:
     """
 
     last = encoder.DONE_FRAME  # sent at a stream's end
+    encode = staticmethod(encoder.encode_batch)
     _run: Run
 
     def __init__(self, api: APIDependencies, caller: Caller, claim: idempotency.KeyClaim | None = None) -> None:
         self._api, self._caller, self._claim = api, caller, claim
-
-    def encode(self, events: EventBatch) -> bytes | list[EventBatch]:
-        return encoder.encode_batch(events)
 
     def encode_last(self, events: EventBatch) -> bytes:
         return encoder.encode_sse(events) + encoder.DONE_FRAME

@@ -102,10 +102,11 @@ class PatternMatcher:
         # Several events are separated by line ends, which JSON strings cannot contain.
         if len(frame) - len(value) != pattern.size or LINE_END in value:
             return None
-        if (inner := pattern.inner) and pattern.count_first:
-            value = value.lstrip(_DIGITS).removeprefix(inner)
-        elif inner:
-            value = value.rstrip(_DIGITS).removesuffix(inner)
+        if inner := pattern.inner:
+            if pattern.count_first:
+                value = value.lstrip(_DIGITS).removeprefix(inner)
+            else:
+                value = value.rstrip(_DIGITS).removesuffix(inner)
         try:
             text = orjson.loads(value)
         except orjson.JSONDecodeError:
