@@ -135,7 +135,8 @@ _SHOULD = re.compile("(?:Input|String|List|Dictionary|Tuple|Set|Value|Data|Numbe
 
 def as_rule(message: str) -> str:
     """Convert a pydantic message into a rule with "must": `must be a valid string`."""
-    return _SHOULD.sub("must ", message.removeprefix("Value error, "), count=1)
+    rule = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    return _SHOULD.sub("must ", rule, count=1)
 
 
 def _number(bound: object) -> object:

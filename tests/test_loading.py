@@ -1,4 +1,4 @@
-"""The command to install an extra, for each way of installation."""
+"""Install commands, and rules from validation errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from pydantic import Field, TypeAdapter, ValidationError
+
+from app.loading import as_rule
 
 ROOT = Path(__file__).parents[1]
 PIP = f"{sys.executable} -m pip install"
@@ -91,3 +95,10 @@ def test_install_command_in_an_environment_of_uv_installs_by_uv(tmp_path: Path) 
 def test_install_commands_are_written_in_one_place() -> None:
     texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("app/**/*.py"), ROOT / ".env.example"]
     assert [str(path) for path in texts if re.search(r"install '?antiphon", path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(("value", "rule"), [("x", "must be a valid integer"), (5, "must be less than or equal to 3")])
+def test_rule_of_an_invalid_value_has_no_parser_details(value: object, rule: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(Annotated[int, Field(le=3)]).validate_python(value)
+    assert as_rule(refused.value.errors()[0]["msg"]) == rule
