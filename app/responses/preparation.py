@@ -267,7 +267,7 @@ class Preparation:
     ) -> ModelQuery:
         """With a `margin`, too long prompts are shortened and sent again."""
         request = self._effective
-        if LARGE_REQUEST.get():
+        if LARGE_REQUEST.get():  # not `run_in_thread_if_large`, to save a coroutine
             encoded = await run_in_thread(self._backend.encode, model_request)
         else:
             encoded = self._backend.encode(model_request)

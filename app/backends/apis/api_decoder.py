@@ -104,8 +104,7 @@ def _values(text: bytes) -> list[JSONObject]:
         values = [orjson.loads(text)]
     except orjson.JSONDecodeError:
         values = _leading_values(text.decode(errors="replace"))
-    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
-    return [item for item in items if isinstance(item, dict)]
+    return json_objects([item for value in values for item in (value if isinstance(value, list) else [value])])
 
 
 def _leading_values(text: str) -> list[Any]:
