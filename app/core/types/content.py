@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, get_args
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints, with_config
 from pydantic.functional_validators import BeforeValidator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
@@ -52,54 +52,19 @@ class Tolerant(TypedDict):
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
 
-class TextPart(Tolerant):
-    """Any text part (`input_text`, `output_text`, ...): some clients mix up their types."""
-
-    type: str
-    text: Text
-
-
-class RefusalPart(Tolerant):
-    type: str
-    refusal: Text
+def record(name: str, /, **fields: Any) -> Any:
+    """The type of an object that keeps unknown fields; fields that accept null can be omitted."""
+    types = {field: NotRequired[type_] if type(None) in get_args(type_) else type_ for field, type_ in fields.items()}
+    return with_config(ConfigDict(extra="allow"))(TypedDict(name, types))  # type: ignore[operator]
 
 
-class ImagePart(Tolerant):
-    type: str
-    image_url: NotRequired[Annotated[str, _MaxLength(20 * _MB)] | None]
-    file_id: NotRequired[str | None]
-    detail: NotRequired[Literal["low", "high", "auto", "original"] | None]
-
-
-class FilePart(Tolerant):
-    type: str
-    filename: NotRequired[str | None]
-    file_data: NotRequired[Annotated[str, _MaxLength(32 * _MB)] | None]
-    file_url: NotRequired[str | None]
-    file_id: NotRequired[str | None]
-
-
-class Audio(Tolerant):
-    data: str
-    format: str
-
-
-class AudioPart(Tolerant):
-    type: str
-    input_audio: Audio
-
-
-class VideoPart(Tolerant):
-    type: str
-    video_url: str
-
-
-class Unknown(Tolerant):
-    """A value of an unknown type: an extension (`vendor:type`) or a newer type."""
-
-    type: TypeName
-    id: NotRequired[Annotated[str | None, BeforeValidator(lambda value: value if isinstance(value, str) else None)]]
-    call_id: NotRequired[str | None]
+# A value of an unknown type: an extension (`vendor:type`) or a newer type.
+Unknown = record(
+    "Unknown",
+    type=TypeName,
+    id=Annotated[Any, BeforeValidator(lambda value: value if isinstance(value, str) else None)] | None,
+    call_id=str | None,
+)
 
 
 def _from_chat(part: dict[str, object]) -> dict[str, object]:
@@ -110,9 +75,6 @@ def _from_chat(part: dict[str, object]) -> dict[str, object]:
     if isinstance(image := part.get("image_url"), dict):
         part = {"detail": image.get("detail"), **part, "image_url": image.get("url")}
     return {**part, "type": "input_image"}
-
-
-_Image = Annotated[ImagePart, BeforeValidator(_from_chat)]
 
 
 # Audio formats for media subtypes with a different name.
@@ -164,27 +126,38 @@ def by_type(types: Mapping[str, Any], other: Any = None) -> Tagged:
     )
 
 
-_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 # In validated requests.
 IMAGES = frozenset({"input_image", "computer_screenshot"})
 
-ContentPart = Annotated[
-    Any,
-    by_type(
-        {
-            **dict.fromkeys(_TEXTS, TextPart),
-            "refusal": RefusalPart,
-            "input_image": _Image,
-            "image_url": _Image,
-            "computer_screenshot": ImagePart,
-            "input_file": FilePart,
-            "file": Annotated[FilePart, BeforeValidator(_from_chat)],
-            "input_audio": Annotated[AudioPart, BeforeValidator(_from_url)],
-            "input_video": VideoPart,
-        },
-        Unknown,
-    ),
-]
+_TextPart = record("TextPart", type=str, text=Text)
+_ImagePart = record(
+    "ImagePart",
+    type=str,
+    image_url=Annotated[str, _MaxLength(20 * _MB)] | None,
+    file_id=str | None,
+    detail=Literal["low", "high", "auto", "original"] | None,
+)
+_FilePart = record(
+    "FilePart",
+    type=str,
+    filename=str | None,
+    file_data=Annotated[str, _MaxLength(32 * _MB)] | None,
+    file_url=str | None,
+    file_id=str | None,
+)
+_AudioPart = record("AudioPart", type=str, input_audio=record("Audio", data=str, format=str))
+_PARTS = {
+    # Some clients mix up the types of text parts.
+    **dict.fromkeys(("input_text", "output_text", "text", "summary_text", "reasoning_text"), _TextPart),
+    "refusal": record("RefusalPart", type=str, refusal=Text),
+    **dict.fromkeys(("input_image", "image_url"), Annotated[_ImagePart, BeforeValidator(_from_chat)]),
+    "computer_screenshot": _ImagePart,
+    "input_file": _FilePart,
+    "file": Annotated[_FilePart, BeforeValidator(_from_chat)],
+    "input_audio": Annotated[_AudioPart, BeforeValidator(_from_url)],
+    "input_video": record("VideoPart", type=str, video_url=str),
+}
+ContentPart = Annotated[Any, by_type(_PARTS, Unknown)]
 
 
 def _text_or_list(value: object) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import (
     BaseModel,
@@ -37,130 +37,76 @@ from app.core.types.content import (
     ContentPart,
     Tagged,
     Text,
-    Tolerant,
     TypeName,
     Unknown,
     by_type,
+    record,
     tag_of,
     text_or,
 )
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
-CallId = Annotated[str, StringConstraints(min_length=1)]
+NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+CallId = NonEmpty
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
-
-
-class MessageItem(Tolerant):
-    type: NotRequired[Literal["message"] | None]
-    id: NotRequired[str | None]
-    role: Literal["user", "assistant", "system", "developer"]
-    content: NotRequired[Content | None]
-    status: NotRequired[str | None]
-    phase: NotRequired[str | None]
-
-
-class FunctionCallItem(Tolerant):
-    type: Literal["function_call"]
-    id: NotRequired[str | None]
-    call_id: CallId
-    name: Annotated[str, StringConstraints(min_length=1)]
-    arguments: str
-    status: NotRequired[str | None]
-
-
-class FunctionCallOutputItem(Tolerant):
-    type: Literal["function_call_output", "custom_tool_call_output"]
-    id: NotRequired[str | None]
-    call_id: CallId
-    output: Content
-    status: NotRequired[str | None]
-
-
-class UncalledOutputItem(Tolerant):
-    """The model did not call the tool, or the client does not know the call."""
-
-    type: Literal["function_call_output", "custom_tool_call_output"]
-    id: NotRequired[str | None]
-    call_id: NotRequired[Literal[""] | None]
-    name: NotRequired[str | None]
-    output: Content
-    status: NotRequired[str | None]
-
-
-class CustomToolCallItem(Tolerant):
-    type: Literal["custom_tool_call"]
-    id: NotRequired[str | None]
-    call_id: CallId
-    name: Annotated[str, StringConstraints(min_length=1)]
-    input: Text
-
-
-class ReasoningItem(Tolerant):
-    type: Literal["reasoning"]
-    id: NotRequired[str | None]
-    summary: NotRequired[list[ContentPart] | None]
-    content: NotRequired[list[ContentPart] | None]
-    encrypted_content: NotRequired[str | None]
-
-
-class ItemReference(Tolerant):
-    type: NotRequired[Literal["item_reference"] | None]
-    id: Annotated[str, StringConstraints(min_length=1)]
-
-
-class CompactionItem(Tolerant):
-    type: Literal["compaction"]
-    id: NotRequired[str | None]
-    encrypted_content: Text
-
-
-class AgentMessageItem(Tolerant):
-    """A message between Codex's agents."""
-
-    type: Literal["agent_message"]
-    id: NotRequired[str | None]
-    content: NotRequired[Content | None]
-
 
 # The spec defines none, low, medium, high and xhigh; OpenAI adds minimal and max.
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-
-class _SchemaUpdate(Tolerant):
-    type: Literal["json_schema"]
-    name: FunctionName
-    description: NotRequired[str | None]
-    schema: JSONObject
-    strict: NotRequired[StrictBool | None]
-
-
-class _PlainUpdate(Tolerant):
-    type: Literal["text", "json_object"]
-
-
-class _TextUpdate(Tolerant):
-    format: Annotated[Any, by_type({"json_schema": _SchemaUpdate}, _PlainUpdate)]
+_TextFormat = by_type(
+    {
+        "json_schema": record(
+            "_SchemaUpdate",
+            type=Literal["json_schema"],
+            name=FunctionName,
+            description=str | None,
+            schema=JSONObject,
+            strict=StrictBool | None,
+        )
+    },
+    record("_PlainUpdate", type=Literal["text", "json_object"]),
+)
 
 
-class ConfigurationUpdateItem(Tolerant):
-    type: Literal["configuration_update"]
-    id: NotRequired[str | None]
-    reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]
-    text: NotRequired[_TextUpdate | None]
+def _item(name: str, /, *types: str, **fields: Any) -> dict[str, Any]:
+    return dict.fromkeys(types, record(name, **{"type": Literal[types], "id": str | None, **fields}))
 
 
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _ITEMS = {
-    "message": MessageItem,
-    "function_call": FunctionCallItem,
-    "custom_tool_call": CustomToolCallItem,
-    **dict.fromkeys(_OUTPUTS, FunctionCallOutputItem),
-    "reasoning": ReasoningItem,
-    "item_reference": ItemReference,
-    "compaction": CompactionItem,
-    "agent_message": AgentMessageItem,
-    "configuration_update": ConfigurationUpdateItem,
+    **_item(
+        "MessageItem",
+        "message",
+        type=Literal["message"] | None,
+        role=Literal["user", "assistant", "system", "developer"],
+        content=Content | None,
+        status=str | None,
+        phase=str | None,
+    ),
+    **_item("FunctionCallItem", "function_call", call_id=CallId, name=NonEmpty, arguments=str, status=str | None),
+    **_item("CustomToolCallItem", "custom_tool_call", call_id=CallId, name=NonEmpty, input=Text),
+    # Without a call id, the model did not call the tool, or the client does not know the call.
+    **_item(
+        "FunctionCallOutputItem", *_OUTPUTS, call_id=str | None, output=Content, status=str | None, name=str | None
+    ),
+    **_item(
+        "ReasoningItem",
+        "reasoning",
+        summary=list[ContentPart] | None,
+        content=list[ContentPart] | None,
+        encrypted_content=str | None,
+    ),
+    **_item("ItemReference", "item_reference", type=Literal["item_reference"] | None, id=NonEmpty),
+    **_item("CompactionItem", "compaction", encrypted_content=Text),
+    # A message between Codex's agents.
+    **_item("AgentMessageItem", "agent_message", content=Content | None),
+    **_item(
+        "ConfigurationUpdateItem",
+        "configuration_update",
+        reasoning=dict[Literal["effort"], Effort | None] | None,
+        text=record("_TextUpdate", format=Annotated[Any, _TextFormat]) | None,
+    ),
 }
 
 
@@ -171,51 +117,49 @@ def is_uncalled(item: object) -> bool:
 def _item_type(value: Any) -> str:
     if isinstance(value, dict) and value.get("type") is None:
         return "<item_reference>" if "role" not in value and "id" in value else "<message>"
-    if is_uncalled(value):
-        return "<uncalled_output>"
     return tag_of(value, _ITEMS.keys())
 
 
-InputItem = Annotated[Any, Tagged(_item_type, {**_ITEMS, "uncalled_output": UncalledOutputItem, "unknown": Unknown})]
+InputItem = Annotated[Any, Tagged(_item_type, {**_ITEMS, "unknown": Unknown})]
 Input = Annotated[Any, text_or(InputItem)]
 
+_TOOLS = {
+    "function": record(
+        "FunctionTool",
+        type=Literal["function"],
+        name=FunctionName,
+        description=str | None,
+        parameters=dict[str, object] | None,
+        strict=StrictBool | None,
+    ),
+    "custom": record(
+        "CustomTool",
+        type=Literal["custom"],
+        name=FunctionName,
+        description=str | None,
+        format=dict[str, object] | None,
+    ),
+}
+Tool = Annotated[Any, by_type(_TOOLS, Unknown)]
 
-class FunctionTool(Tolerant):
-    type: Literal["function"]
-    name: FunctionName
-    description: NotRequired[str | None]
-    parameters: NotRequired[dict[str, object] | None]
-    strict: NotRequired[StrictBool | None]
-
-
-class CustomTool(Tolerant):
-    type: Literal["custom"]
-    name: FunctionName
-    description: NotRequired[str | None]
-    format: NotRequired[dict[str, object] | None]
-
-
-Tool = Annotated[Any, by_type({"function": FunctionTool, "custom": CustomTool}, Unknown)]
-
-
-class NamedTool(Tolerant):
-    """`{"type": "function", "name": ...}`, or another tool type without a name."""
-
-    type: TypeName
-    name: NotRequired[str | None]
-
-
-class AllowedTools(Tolerant):
-    type: Literal["allowed_tools"]
-    mode: NotRequired[Literal["none", "auto", "required"] | None]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=128)]
-
-
+# `{"type": "function", "name": ...}`, or another tool type without a name.
+_NamedTool = record("NamedTool", type=TypeName, name=str | None)
+_AllowedTools = record(
+    "AllowedTools",
+    type=Literal["allowed_tools"],
+    mode=Literal["none", "auto", "required"] | None,
+    tools=Annotated[list[_NamedTool], Field(min_length=1, max_length=128)],  # type: ignore[valid-type]
+)
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<mode>")]
-    | Annotated[AllowedTools, Tag("<allowed_tools>")]
-    | Annotated[NamedTool, Tag("<unknown>")],
-    Discriminator(lambda value: tag_of(value, frozenset({"allowed_tools"})) if isinstance(value, dict) else "<mode>"),
+    Any,
+    Tagged(
+        lambda value: tag_of(value, {"allowed_tools"}) if isinstance(value, dict) else "<mode>",
+        {
+            "mode": Literal["none", "auto", "required"],
+            "allowed_tools": _AllowedTools,
+            "unknown": _NamedTool,
+        },
+    ),
 ]
 
 
