@@ -6,14 +6,14 @@ Keys without admin rights are rejected before any lookup, to reveal nothing abou
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
-from app.api.keys.managed_keys import CreateKey, ListedKey, ManagedKeys, RotateKey, UpdateKey, etag
+from app.api.keys.managed_keys import CreateKey, ManagedKeys, RotateKey, UpdateKey
 from app.api.openapi import api_router, request_body, response_example
 from app.api.pagination import Limit, page_of_items
 from app.api.request_body import Body, read_body
@@ -51,7 +51,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
         actor: KeyAccess = admin_of,
     ) -> Response:
         found = await keys.listed(revoked=revoked)
-        return json_response(page_of_items([key.resource for key in found], Page(limit, descending=False, after=after)))
+        return json_response(page_of_items(found, Page(limit, descending=False, after=after)))
 
     @router.post(
         "/keys",
@@ -60,7 +60,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     )
     async def create(request: Request) -> Response:
         actor, body = await change(request, CreateKey)
-        return _with_secret(*await keys.create(actor, body))
+        return _answer(await keys.create(actor, body))
 
     @router.get("/keys/{key_id}", summary="Retrieve a key", openapi_extra=response_example("key"))
     async def retrieve(key_id: str, actor: KeyAccess = admin_of) -> Response:
@@ -73,11 +73,11 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     )
     async def update(request: Request, key_id: str) -> Response:
         actor, body = await change(request, UpdateKey)
-        return _answer(await keys.update(actor, key_id, body, request.headers.get("if-match")))
+        return _answer(await keys.update(actor, key_id, body))
 
     @router.delete("/keys/{key_id}", summary="Revoke a key", openapi_extra=response_example("revoked_key"))
     async def revoke(request: Request, key_id: str, actor: KeyAccess = admin_of) -> Response:
-        return _answer(await keys.revoke(actor, key_id, request.headers.get("if-match")))
+        return _answer(await keys.revoke(actor, key_id))
 
     @router.post(
         "/keys/{key_id}/rotate",
@@ -86,7 +86,7 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     )
     async def rotate(request: Request, key_id: str) -> Response:
         actor, body = await change(request, RotateKey)
-        return _with_secret(*await keys.rotate(actor, key_id, body, request.headers.get("if-match")))
+        return _answer(await keys.rotate(actor, key_id, body))
 
     @router.get("/audit", summary="List changes of keys, newest first", openapi_extra=response_example("audit"))
     async def audit(
@@ -101,13 +101,8 @@ def key_routes(api: APIDependencies, keys: ManagedKeys) -> APIRouter:
     return router
 
 
-def _answer(key: ListedKey, **more: Any) -> Response:
-    headers = {"etag": etag(key.version)} if key.version else {}
-    return json_response({**key.resource, **more}, {**headers, "cache-control": "no-store"})
-
-
-def _with_secret(key: ListedKey, secret: str) -> Response:
-    return _answer(key, secret=secret)
+def _answer(key: JSONObject) -> Response:
+    return json_response(key, {"cache-control": "no-store"})
 
 
 def _described(change: KeyChange) -> JSONObject:

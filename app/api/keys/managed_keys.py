@@ -3,7 +3,7 @@ Managed keys: loaded from the store for authentication, changed through the API.
 
     keys = ManagedKeys(StoredKeys(store.lasting()), auth)
     await keys.start()
-    key, secret = await keys.create(access, CreateKey(name="alice"))
+    key = await keys.create(access, CreateKey(name="alice"))
 
 Each process polls the store for changes. During an outage, the last known keys remain valid.
 """
@@ -17,7 +17,8 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from operator import itemgetter
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -96,11 +97,6 @@ _SETTINGS = "settings:"  # id prefix
 _ATTEMPTS = 20
 
 
-class ListedKey(NamedTuple):
-    resource: JSONObject
-    version: int  # number of its last change; 0 for keys from the settings
-
-
 class ManagedKeys:
     """Keys in the store, and read-only keys from the settings."""
 
@@ -151,11 +147,11 @@ class ManagedKeys:
                 self._stale = True  # the store may have been restored from a backup
 
     async def _poll(self) -> None:
-        self._stale = not await self._attempt(self._read_changes())
+        async def read_changes() -> None:
+            if self._stale or await self._stored.has_changed(self._snapshot.revision):
+                await self._read()
 
-    async def _read_changes(self) -> None:
-        if self._stale or await self._stored.has_changed(self._snapshot.revision):
-            await self._read()
+        self._stale = not await self._attempt(read_changes())
 
     async def _attempt(self, work: Coroutine[object, object, None]) -> bool:
         """Log failures of periodic work; return whether it succeeded."""
@@ -186,24 +182,22 @@ class ManagedKeys:
             await self._stored.record_uses(uses)
             self._stored_uses.update(uses)
 
-    async def listed(self, *, revoked: bool) -> list[ListedKey]:
+    async def listed(self, *, revoked: bool) -> list[JSONObject]:
         """By name."""
-        listed = [key for key in await self._all() if key.resource["revoked"] == revoked]
-        return sorted(listed, key=lambda key: (key.resource["name"], key.resource["id"]))
+        listed = [key for key in await self._all() if key["revoked"] == revoked]
+        return sorted(listed, key=itemgetter("name", "id"))
 
-    async def retrieve(self, key_id: str) -> ListedKey:
+    async def retrieve(self, key_id: str) -> JSONObject:
         """Raises `NotFound`."""
         for key in await self._all():
-            if key.resource["id"] == key_id:
+            if key["id"] == key_id:
                 return key
         raise _not_found(key_id)
 
-    async def _all(self) -> list[ListedKey]:
+    async def _all(self) -> list[JSONObject]:
         snapshot, uses = await self._read(), await self._uses()
-        listed = [ListedKey(_resource(key, uses.get(key.name), "settings"), 0) for key in self._of_settings()]
-        for change in snapshot.last_changes().values():
-            listed.append(ListedKey(_resource(change.key, uses.get(change.key.name), "store"), change.number))
-        return listed
+        of_settings = [_resource(key, uses.get(key.name), "settings") for key in self._of_settings()]
+        return of_settings + [_resource(key, uses.get(key.name), "store") for key in snapshot.current()]
 
     async def changes(self) -> list[KeyChange]:
         return [*reversed((await self._read()).changes)]
@@ -220,8 +214,8 @@ class ManagedKeys:
 
     # Changing.
 
-    async def create(self, actor: KeyAccess, body: CreateKey) -> tuple[ListedKey, str]:
-        """Return the new key and its secret; raises `InvalidRequest`."""
+    async def create(self, actor: KeyAccess, body: CreateKey) -> JSONObject:
+        """Return the new key with its `secret`; raises `InvalidRequest`."""
         secret, now = generate_key(), int(self._clock())
         key = StoredKey(f"key_{secrets.token_hex(12)}", body.name, body.name, created_at=now)
         key = self._updated(replace(key, secrets=[Secret(digest_of(secret))]), body)
@@ -236,44 +230,40 @@ class ManagedKeys:
                 raise InvalidRequest(message, code="too_many_keys", status=409)
             return None, key
 
-        return await self._change(actor, "create", change), secret
+        return {**await self._change(actor, "create", change), "secret": secret}
 
-    async def update(self, actor: KeyAccess, key_id: str, body: UpdateKey, version: str | None) -> ListedKey:
+    async def update(self, actor: KeyAccess, key_id: str, body: UpdateKey) -> JSONObject:
         """Raises `NotFound`, `InvalidRequest` and `PermissionDenied`."""
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
-            key = self._changeable(snapshot, key_id, actor, version)
+            key = self._changeable(snapshot, key_id, actor)
             return key, self._updated(key, body)
 
         return await self._change(actor, "update", change)
 
-    async def rotate(
-        self, actor: KeyAccess, key_id: str, body: RotateKey, version: str | None
-    ) -> tuple[ListedKey, str]:
+    async def rotate(self, actor: KeyAccess, key_id: str, body: RotateKey) -> JSONObject:
         """The current secret works until the grace period ends; earlier secrets stop working."""
         secret = generate_key()
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
-            key = self._changeable(snapshot, key_id, None, version)
+            key = self._changeable(snapshot, key_id, None)
             until = int(self._clock()) + body.grace_period
             kept = [Secret(key.secrets[0].digest, until)] if body.grace_period else []
             return key, replace(key, secrets=[Secret(digest_of(secret)), *kept])
 
-        return await self._change(actor, "rotate", change), secret
+        return {**await self._change(actor, "rotate", change), "secret": secret}
 
-    async def revoke(self, actor: KeyAccess, key_id: str, version: str | None) -> ListedKey:
+    async def revoke(self, actor: KeyAccess, key_id: str) -> JSONObject:
         """Permanent; the secrets are deleted."""
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
-            key = self._changeable(snapshot, key_id, actor, version)
+            key = self._changeable(snapshot, key_id, actor)
             return key, replace(key, revoked=True, secrets=[])
 
         return await self._change(actor, "revoke", change)
 
-    def _changeable(
-        self, snapshot: KeySnapshot, key_id: str, actor: KeyAccess | None, version: str | None
-    ) -> StoredKey:
-        """Checks the version; raises like `update`, also if `actor` is the key itself."""
+    def _changeable(self, snapshot: KeySnapshot, key_id: str, actor: KeyAccess | None) -> StoredKey:
+        """Raises like `update`, also if `actor` is the key itself."""
         for key in self._of_settings():
             if key.id == key_id:
                 message = f"The key '{key.name}' is in the settings file and can be changed only there."
@@ -285,9 +275,6 @@ class ManagedKeys:
         if actor and change.key.name in (actor.name, actor.table):
             message = "A key cannot change or revoke itself. Use another admin key."
             raise PermissionDenied(message, code="insufficient_permissions")
-        if version not in (None, "*", etag(change.number)):
-            message = f"The key '{change.key.name}' was changed by another request. Retrieve it again."
-            raise InvalidRequest(message, code="precondition_failed", status=412)
         return change.key
 
     def _updated(self, key: StoredKey, body: UpdateKey) -> StoredKey:
@@ -305,7 +292,7 @@ class ManagedKeys:
 
     async def _change(
         self, actor: KeyAccess, action: str, change: Callable[[KeySnapshot], tuple[StoredKey | None, StoredKey]]
-    ) -> ListedKey:
+    ) -> JSONObject:
         """Apply `change` to the current keys; retried after a concurrent change."""
         change_id = secrets.token_hex(8)
         for _ in range(_ATTEMPTS):
@@ -320,12 +307,8 @@ class ManagedKeys:
                 logger.info("key changed", extra={"actor": actor.name, "action": action, "key": after.name})
                 await self._read()
                 last_used = (await self._uses()).get(after.name)
-                return ListedKey(_resource(after, last_used, "store"), snapshot.revision + 1)
+                return _resource(after, last_used, "store")
         raise StoreBusy
-
-
-def etag(version: int) -> str:
-    return f'"{version}"'
 
 
 def _not_found(key_id: str) -> NotFound:
