@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from app.core.access import KeyAccess
 from app.core.prices import NANO
@@ -17,32 +16,6 @@ DEFAULT_GROUPS = "day,key,model"
 _MAX_DAYS = 3660
 
 
-class UsageQuery(NamedTuple):
-    """`first` and `last` are days, `key` and `model` globs."""
-
-    first: str
-    last: str
-    key: str | None
-    model: str | None
-    groups: Sequence[str]
-
-    @classmethod
-    def read(cls, first: str | None, last: str | None, key: str | None, model: str | None, group: str) -> UsageQuery:
-        today = datetime.now(UTC).date()
-        until = _date(last, "to") if last else today
-        since = _date(first, "from") if first else until.replace(day=1)
-        if not 0 <= (until - since).days <= _MAX_DAYS:
-            message = f"Invalid 'from': must be a day before 'to', at most {_MAX_DAYS} days earlier."
-            raise InvalidRequest(message, param="from", code="invalid_value")
-        groups = [name.strip() for name in group.split(",") if name.strip()]
-        for name in groups:
-            if name not in GROUPS:
-                hint = did_you_mean(name, GROUPS)
-                message = f"Invalid 'group': must be one of {', '.join(GROUPS)}, not '{name[:50]}'.{hint}"
-                raise InvalidRequest(message, param="group", code="invalid_value")
-        return cls(since.isoformat(), until.isoformat(), key, model, groups)
-
-
 def check_key_filter(access: KeyAccess, key: str | None) -> None:
     """Raises `PermissionDenied` for another key's usage."""
     if not access.admin and key not in (None, access.name):
@@ -50,28 +23,50 @@ def check_key_filter(access: KeyAccess, key: str | None) -> None:
         raise PermissionDenied(message, param="key")
 
 
-async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) -> dict[str, object]:
+async def list_usage(
+    ledger: UsageLedger,
+    access: KeyAccess,
+    *,
+    first: str | None,
+    last: str | None,
+    key: str | None,
+    model: str | None,
+    group: str,
+) -> dict[str, object]:
     """
     A key's own usage or, for an admin key, all usage.
 
-    Raises `PermissionDenied` for another key's usage, and `StoreUnavailable`.
+    `first` and `last` are days, by default the first of the month and today; `key` and `model` are globs; `group` is
+    a comma-separated list of `GROUPS`.
+
+    Raises `InvalidRequest`, `PermissionDenied` for another key's usage, and `StoreUnavailable`.
     """
-    check_key_filter(access, query.key)
-    rows = await ledger.rows(query.first, query.last, None if access.admin else access.name)
-    groups: dict[tuple[str, ...], UsageRow] = {}
-    for row in rows:
-        if fnmatchcase(row.key, query.key or "*") and fnmatchcase(row.model, query.model or "*"):
-            names = tuple(row.day[:7] if group == "month" else str(getattr(row, group)) for group in query.groups)
-            add_row(groups, names, row)
+    until = _date(last, "to") if last else datetime.now(UTC).date()
+    since = _date(first, "from") if first else until.replace(day=1)
+    if not 0 <= (until - since).days <= _MAX_DAYS:
+        message = f"Invalid 'from': must be a day before 'to', at most {_MAX_DAYS} days earlier."
+        raise InvalidRequest(message, param="from", code="invalid_value")
+    groups = [name.strip() for name in group.split(",") if name.strip()]
+    for name in groups:
+        if name not in GROUPS:
+            hint = did_you_mean(name, GROUPS)
+            message = f"Invalid 'group': must be one of {', '.join(GROUPS)}, not '{name[:50]}'.{hint}"
+            raise InvalidRequest(message, param="group", code="invalid_value")
+    check_key_filter(access, key)
+    totals: dict[tuple[str, ...], UsageRow] = {}
+    for row in await ledger.rows(since.isoformat(), until.isoformat(), None if access.admin else access.name):
+        if fnmatchcase(row.key, key or "*") and fnmatchcase(row.model, model or "*"):
+            names = tuple(row.day[:7] if name == "month" else str(getattr(row, name)) for name in groups)
+            add_row(totals, names, row)
     return {
         "object": "list",
-        "from": query.first,
-        "to": query.last,
+        "from": since.isoformat(),
+        "to": until.isoformat(),
         "data": [
-            {"object": "antiphon.usage", **dict(zip(query.groups, names, strict=True)), **_counts([row])}
-            for names, row in sorted(groups.items())
+            {"object": "antiphon.usage", **dict(zip(groups, names, strict=True)), **_counts([row])}
+            for names, row in sorted(totals.items())
         ],
-        "total": _counts([*groups.values()]),
+        "total": _counts([*totals.values()]),
     }
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
-from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
+from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, list_usage
 from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.openapi import CREATE, api_router, request_body, response_example
@@ -191,9 +191,10 @@ def inspection_routes(
         group: str = Query(DEFAULT_GROUPS, description=f"grouping fields: any of {', '.join(GROUPS)}"),
         caller: Caller = caller_of,
     ) -> Response:
-        query = UsageQuery.read(first, last, key, model, group)
         await api.accounting.wait_until_stored()
-        return json_response(await list_usage(api.accounting.ledger, query, caller.access))
+        ledger = api.accounting.ledger
+        listed = await list_usage(ledger, caller.access, first=first, last=last, key=key, model=model, group=group)
+        return json_response(listed)
 
     @router.get("/about", summary="Describe the configuration", openapi_extra=response_example("about"))
     async def describe(caller: Caller = caller_of) -> Response:
