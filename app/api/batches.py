@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from app.api.dependencies import APIDependencies
 from app.api.passthrough import ENDPOINTS, Passthrough
-from app.api.rate_limits import BatchAccount
+from app.api.rate_limits import Admission
 from app.api.request_body import parse, read_data
 from app.backends import LOW_PRIORITY
 from app.core.bounded_json import dumps
@@ -274,7 +274,7 @@ class LineRequests:
             if access is None or (self._api.auth.required and access.owner != batch.owner):
                 raise Unauthorized("The API key of this batch is no longer accepted.")
             caller = Caller(batch.owner, None, DIALECTS["openai"], access)
-            account = BatchAccount(self._api.limits, caller.access, self._api.accounting)
+            account = Admission(self._api.limits, caller.access, self._api.accounting, batch=True)
             account.budget = await self._api.accounting.check(caller.access)
             if claimed.batch.endpoint == "/v1/responses":
                 parsed = partial(parse, model=CreateResponse, max_values=self._api.body_limits.values)

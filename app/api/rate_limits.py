@@ -23,12 +23,12 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import NamedTuple, Self, TypeVar
 
-from app.api.accounting import Accounting, BudgetState, budget_headers
+from app.api.accounting import Accounting, BudgetState, LimitReached, budget_headers
 from app.core.access import KeyAccess, KeyLimits
 from app.core.prices import format_money
 from app.core.types import Usage
 from app.core.usage import usage_since
-from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
+from app.errors import StoreBusy, StoreUnavailable, try_again_in
 from app.observability.lifecycle import ResponseAccount, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import SLOT_LEASE, Counters, TokenCharge
@@ -59,18 +59,6 @@ class Allowance(NamedTuple):
         }
 
 
-class LimitReached(TooManyRequests):
-    """A limit of this server, not the backend; `wait` is in seconds."""
-
-    def __init__(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> None:
-        super().__init__(try_again_in(message, wait), retry_after=wait)
-        self.limit = limit
-        self._headers = headers
-
-    def headers(self) -> dict[str, str]:
-        return {**super().headers(), **self._headers}
-
-
 class _KeyLimits(NamedTuple):
     charges: Sequence[TokenCharge]  # per request
     tokens: int
@@ -86,6 +74,9 @@ class _KeyLimits(NamedTuple):
         charges = [TokenCharge("requests", requests, 1, 1), TokenCharge("tokens", tokens, 0, 1)]
         needs_slots = bool(streams or all_streams)
         return cls([charge for charge in charges if charge.capacity], tokens, streams, needs_slots)
+
+
+_UNLIMITED = _KeyLimits((), tokens=0, streams=0, needs_slots=False)
 
 
 class Limits:
@@ -178,7 +169,7 @@ class Limits:
 
     def _refusal(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> LimitReached:
         self._on_refusal(limit)
-        return LimitReached(limit, message, wait, headers)
+        return LimitReached(try_again_in(message, wait), wait, headers)
 
     async def aclose(self) -> None:
         """Waits for pending charges and releases."""
@@ -280,12 +271,13 @@ class Limits:
 class KeyAccount(Account):
     """Charges a key; also for hosted tools' backend requests."""
 
-    batch = False  # batch price, exempt from tokens per minute
-
-    def __init__(self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None) -> None:
-        """`accounting`: None to record nothing."""
+    def __init__(
+        self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None, *, batch: bool = False
+    ) -> None:
+        """`accounting`: None to record nothing; `batch`: at the batch price, without rate limits."""
         self.access = access
-        self.key_limits = limits.of(access)
+        self.key_limits = _UNLIMITED if batch else limits.of(access)
+        self._batch = batch
         self._limits = limits
         self._accounting = accounting
         self._cost: int | None = None  # so far, in nano-dollars
@@ -293,23 +285,23 @@ class KeyAccount(Account):
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
         """Charge a hosted tool's backend request; `cost` is reported by the backend, in nano-dollars."""
-        if self._accounting:
-            self._accounting.hooks.tool_request(model, usage)
+        if self._accounting and self._accounting.metrics:
+            self._accounting.metrics.tool_request(model, usage)
         self._charge(model, backend, usage, requests=1, reported=cost)
 
     def _charge(self, model: str, backend: str, usage: Usage, requests: int, reported: int | None) -> None:
         if self._accounting:
             cost = self._accounting.record(
-                self.access, model, backend, usage, requests=requests, batch=self.batch, reported=reported
+                self.access, model, backend, usage, requests=requests, batch=self._batch, reported=reported
             )
             if cost is not None:
                 self._cost = cost + (self._cost or 0)
-        if (limit := self.key_limits.tokens) and (tokens := usage["total_tokens"]) and not self.batch:
+        if (limit := self.key_limits.tokens) and (tokens := usage["total_tokens"]):
             self._charging.add(task := self._limits.charge(self.access, limit, tokens))
             task.add_done_callback(self._charging.discard)
 
     async def check_limits(self) -> None:
-        """Raises `LimitReached` or `BudgetExceeded`."""
+        """Raises `LimitReached`."""
         if self._charging:
             await asyncio.wait([*self._charging])
         if limit := self.key_limits.tokens:
@@ -386,20 +378,6 @@ class Admission(KeyAccount, ResponseAccount):
         if self.slots:
             slots, self.slots = self.slots, ()
             self._limits.release(slots)
-
-
-class BatchAccount(Admission):
-    """A batch request: batch price, no per-minute limits."""
-
-    batch = True
-
-    async def check_limits(self) -> None:
-        """Raises `BudgetExceeded`."""
-        if self._accounting:
-            await self._accounting.check(self.access)
-
-    async def acquire_slots(self) -> None:
-        """Acquire nothing: batches have their own limit."""
 
 
 def format_duration(seconds: float) -> str:

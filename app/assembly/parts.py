@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.api.accounting import Accounting, AccountingHooks
+from app.api.accounting import Accounting
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
 from app.api.auth.identity import ProxyIdentity
@@ -179,7 +179,7 @@ def build_accounting(settings: Settings, store: ServerStore, metrics: Metrics | 
         days=settings.usage_days,
         journal=UsageJournal(directory.expanduser()) if isinstance(directory, Path) else None,
         reported_costs=settings.uses_reported_costs,
-        hooks=AccountingHooks(metrics.used, metrics.limited, metrics.tool_request) if metrics else AccountingHooks(),
+        metrics=metrics,
     )
 
 

@@ -1,7 +1,7 @@
 """
 Usage and cost by API key: recorded in the store, limited by budgets.
 
-    state = await accounting.check(access)          # raises BudgetExceeded, a 429 with `Retry-After`
+    state = await accounting.check(access)          # raises LimitReached, a 429 with `Retry-After`
     ...
     cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of each round and of the response
 
@@ -17,11 +17,10 @@ import operator
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
@@ -32,6 +31,9 @@ from app.errors import StoreUnavailable, TooManyRequests, UnstorableValue
 from app.observability.labels import BoundedLabels
 from app.runtime.tasks import wait_for_event
 from app.stores import Spending, UsageLedger, UsageRow
+
+if TYPE_CHECKING:
+    from app.observability.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -56,28 +58,15 @@ class BudgetState(NamedTuple):
         return format_money(amount) if self.limit.name.startswith("money") else str(amount)
 
 
-class BudgetExceeded(TooManyRequests):
-    code = "insufficient_quota"
+class LimitReached(TooManyRequests):
+    """A limit of this server, not the backend; `wait` is in seconds."""
 
-    def __init__(self, key: str, state: BudgetState, now: datetime) -> None:
-        unit, _, period = state.limit.name.partition("_per_")
-        resets = state.resets.isoformat(timespec="seconds").replace("+00:00", "Z")
-        amount, used = state.format(state.limit.amount), state.format(state.used)
-        message = f"The key '{key}' has used its budget: {used} of {amount} {unit} per {period}. It resets at {resets}."
-        super().__init__(message, retry_after=(state.resets - now).total_seconds())
-        self.limit = f"budget_{state.limit.name}"
-        self._resets = resets
+    def __init__(self, message: str, wait: float, headers: Mapping[str, str], code: str | None = None) -> None:
+        super().__init__(message, retry_after=wait, code=code)
+        self._headers = headers
 
     def headers(self) -> dict[str, str]:
-        """`x-should-retry` stops automatic retries in OpenAI's clients."""
-        return {**super().headers(), "x-should-retry": "false", "x-antiphon-budget-reset": self._resets}
-
-
-@dataclass(frozen=True, slots=True)
-class AccountingHooks:
-    used: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None  # before a row is written
-    limited: Callable[[str], None] = lambda limit: None  # a limit is reached
-    tool_request: Callable[[str, Usage], None] = lambda model, usage: None  # a hosted tool sent a model request
+        return {**super().headers(), **self._headers}
 
 
 class Accounting:
@@ -87,7 +76,7 @@ class Accounting:
         prices: PriceList | None = None,
         *,
         days: int = 400,
-        hooks: AccountingHooks = AccountingHooks(),
+        metrics: Metrics | None = None,
         journal: UsageJournal | None = None,
         clock: Callable[[], float] = time.time,
         reported_costs: bool = True,
@@ -100,7 +89,7 @@ class Accounting:
         self.ledger = ledger
         self._prices = prices or None
         self._days = days
-        self.hooks = hooks
+        self.metrics = metrics
         self._clock = clock
         self._journal = journal
         self._day, self._date = -1.0, ""  # days since 1970, and the same as a date
@@ -198,8 +187,9 @@ class Accounting:
                 next_batch = await self._new_batch()
                 rows = [UsageRow(*names, *counts) for names, counts in self._pending.items()]
                 self._pending = {}
-                for row in rows:
-                    self.hooks.used(self._accesses[row.key], row)
+                if self.metrics:
+                    for row in rows:
+                        self.metrics.used(self._accesses[row.key], row)
                 number, self._batch = self._batch, self._batch + 1
                 batch, self._batch_id = self._batch_id, next_batch
                 await self._write_batch(batch, rows)
@@ -301,22 +291,26 @@ class Accounting:
     # Budgets.
 
     async def check(self, access: KeyAccess) -> list[BudgetState]:
-        """Return all budget states; raises `BudgetExceeded`."""
+        """Return all budget states; raises `LimitReached`."""
         if not access.budget:
             return []
         states = self._states(access, await self._spending(access.name, self.today()))
         exceeded = [state for state in states if state.remaining <= 0]
         if exceeded:
-            now = datetime.fromtimestamp(self._clock(), UTC)
-            error = BudgetExceeded(access.name, max(exceeded, key=lambda state: state.resets), now)
-            self.hooks.limited(error.limit)
-            raise error
+            state = max(exceeded, key=lambda state: state.resets)
+            if self.metrics:
+                self.metrics.limited(f"budget_{state.limit.name}")
+            raise _budget_exceeded(access.name, state, self._clock())
         return states
 
     def _states(self, access: KeyAccess, spending: Spending) -> list[BudgetState]:
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        midnight = datetime.fromtimestamp(self._clock(), UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        tomorrow = midnight + timedelta(days=1)
+        next_month = (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
         return [
-            BudgetState(limit, getattr(spending, limit.name), _end_of(limit.name.partition("_per_")[2], now))
+            BudgetState(
+                limit, getattr(spending, limit.name), tomorrow if limit.name.endswith("_per_day") else next_month
+            )
             for limit in access.budget
         ]
 
@@ -359,11 +353,14 @@ def _on_day(spending: Spending, day: str, today: str) -> Spending:
     return spending._replace(tokens_per_day=0, money_per_day=0)
 
 
-def _end_of(period: str, now: datetime) -> datetime:
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if period == "day":
-        return midnight + timedelta(days=1)
-    return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
+def _budget_exceeded(key: str, state: BudgetState, now: float) -> LimitReached:
+    """`x-should-retry` stops automatic retries in OpenAI's clients."""
+    unit, _, period = state.limit.name.partition("_per_")
+    resets = state.resets.isoformat(timespec="seconds").replace("+00:00", "Z")
+    amount, used = state.format(state.limit.amount), state.format(state.used)
+    message = f"The key '{key}' has used its budget: {used} of {amount} {unit} per {period}. It resets at {resets}."
+    headers = {"x-should-retry": "false", "x-antiphon-budget-reset": resets}
+    return LimitReached(message, state.resets.timestamp() - now, headers, code="insufficient_quota")
 
 
 def budget_headers(states: Sequence[BudgetState]) -> dict[str, str]:
