@@ -138,9 +138,6 @@ MAX_KEY_SET_BYTES = 1024 * 1024
 MAX_KEYS = 100
 
 
-class KeySetError(ValueError): ...
-
-
 class SigningKey(NamedTuple):
     """Without `algorithm`, for any algorithm of the key's type."""
 
@@ -150,7 +147,7 @@ class SigningKey(NamedTuple):
 
 
 class SigningKeys:
-    """`load` returns the key set's JSON or raises `KeySetError`. After a failure the previous keys remain valid."""
+    """`load` returns the key set's JSON or raises `ValueError`. After a failure the previous keys remain valid."""
 
     def __init__(
         self,
@@ -193,7 +190,7 @@ class SigningKeys:
         return next((key for key in self._keys if key.key_id == key_id), None)
 
     async def check(self) -> int:
-        """Number of fetched keys; raises `KeySetError`."""
+        """Number of fetched keys; raises `ValueError`."""
         self._use(await self._load())
         return len(self._keys)
 
@@ -212,7 +209,7 @@ class SigningKeys:
         try:
             self._use(await self._load())
             wait = MIN_INTERVAL
-        except KeySetError as error:
+        except ValueError as error:
             logger.warning("signing key request failed", extra={"reason": str(error)})
         except Exception:
             logger.exception("signing key request failed")
@@ -229,14 +226,14 @@ class SigningKeys:
 
 
 def parsed_keys(source: bytes) -> list[SigningKey]:
-    """Raises `KeySetError` without a public signature key."""
+    """Raises `ValueError` without a public signature key."""
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 
     try:
         document = orjson.loads(source)
     except orjson.JSONDecodeError:
-        raise KeySetError("the key set is not JSON") from None
+        raise ValueError("the key set is not JSON") from None
     listed = document.get("keys") if isinstance(document, dict) else None
     keys: list[SigningKey] = []
     for entry in listed[:MAX_KEYS] if isinstance(listed, list) else ():
@@ -248,7 +245,7 @@ def parsed_keys(source: bytes) -> list[SigningKey]:
         except (PyJWTError, ValueError, TypeError, AttributeError):
             continue  # unsupported algorithm
     if not keys:
-        raise KeySetError("the key set has no public key for signatures")
+        raise ValueError("the key set has no public key for signatures")
     return keys
 
 
@@ -263,7 +260,7 @@ def key_file(path: Path) -> Callable[[], Awaitable[bytes]]:
         try:
             return await asyncio.to_thread(path.read_bytes)
         except OSError as error:
-            raise KeySetError(f"cannot read {str(path)!r}: {error.strerror}") from None
+            raise ValueError(f"cannot read {str(path)!r}: {error.strerror}") from None
 
     return load
 
@@ -278,9 +275,9 @@ def key_url(url: str, http: httpx.AsyncBaseTransport) -> Callable[[], Awaitable[
         try:
             response = await send_request(http, request, FETCH_TIMEOUT)
         except RequestFailed as failure:
-            raise KeySetError(f"{failure}: {failure.__cause__ or ''}".rstrip(": ")) from None
+            raise ValueError(f"{failure}: {failure.__cause__ or ''}".rstrip(": ")) from None
         if response.status_code != 200:
-            raise KeySetError(f"HTTP {response.status_code}")
+            raise ValueError(f"HTTP {response.status_code}")
         return response.content
 
     return load
