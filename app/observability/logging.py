@@ -41,30 +41,19 @@ def printable(text: str, keep: str = "") -> str:
     """Escape non-printable characters as in JSON, except characters in `keep`."""
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() or character in keep else _escaped(character) for character in text
-    )
-
-
-def _escaped(character: str) -> str:
-    escaped = json.dumps(character)[1:-1]
-    return escaped if escaped != character else f"\\u{ord(character):04x}"  # DEL, which JSON does not escape
-
-
-def _time(record: logging.LogRecord) -> str:
-    return f"{_second(int(record.created))}.{int(record.created * 1000) % 1000:03d}Z"
+    characters = []
+    for character in text:
+        if not character.isprintable() and character not in keep:
+            escaped = json.dumps(character)[1:-1]
+            # JSON does not escape DEL.
+            character = escaped if escaped != character else f"\\u{ord(character):04x}"
+        characters.append(character)
+    return "".join(characters)
 
 
 @lru_cache(maxsize=1)
 def _second(timestamp: int) -> str:
     return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _extra(record: logging.LogRecord) -> dict[str, object]:
-    return {
-        **log_context.fields(),
-        **{name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES},
-    }
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -93,51 +82,38 @@ def _without_messages(error: BaseException) -> str:
     )
 
 
-class _Formatter(logging.Formatter):
-    """With `content`, tracebacks include exception messages."""
+class Formatter(logging.Formatter):
+    """
+    Formats a text line `time level logger message name=value ...`, then a traceback; with `as_json`, a JSON object.
 
-    def __init__(self, secrets: Iterable[str] = (), content: bool = False) -> None:
+    The object has `time`, `level`, `logger`, `message`, ids, `extra` fields, and `exception`.
+    """
+
+    def __init__(self, secrets: Iterable[str] = (), *, as_json: bool = False, content: bool = False) -> None:
+        """With `content`, tracebacks include exception messages."""
         super().__init__()
         self._redact = Redactor(secrets)
+        self._as_json = as_json
         self._content = content
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Escapes prevent forged lines and terminal control sequences."""
+        time = f"{_second(int(record.created))}.{int(record.created * 1000) % 1000:03d}Z"
+        level, message, trace = record.levelname.lower(), record.getMessage(), self._traceback(record)
+        extra: dict[str, object] = {**log_context.fields()}
+        extra |= {name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES}
+        if self._as_json:
+            fields = {"time": time, "level": level, "logger": record.name, "message": message, **extra}
+            return printable(self._redact(_to_json({**fields, "exception": trace} if trace else fields)))
+        shown = "".join(f" {name}={_format_value(value)}" for name, value in extra.items())
+        line = printable(self._redact(f"{time} {level} {record.name} {message}{shown}"))
+        return f"{line}\n{printable(self._redact(trace), keep=chr(10))}" if trace else line
 
     def _traceback(self, record: logging.LogRecord) -> str:
         info = record.exc_info
         if not info or info[1] is None:
             return ""
         return self.formatException(info) if self._content or not log_context.fields() else _without_messages(info[1])
-
-
-class TextFormatter(_Formatter):
-    """Formats `time level logger message name=value ...`, then a traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Escapes prevent forged lines and terminal control sequences."""
-        extra = "".join(f" {name}={_format_value(value)}" for name, value in _extra(record).items())
-        line = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}{extra}"
-        line = printable(self._redact(line))
-        if trace := self._traceback(record):
-            line = f"{line}\n{printable(self._redact(trace), keep=chr(10))}"
-        return line
-
-
-class JSONFormatter(_Formatter):
-    """Formats JSON objects: `time`, `level`, `logger`, `message`, ids, `extra` fields, and `exception`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_extra(record),
-        }
-        if trace := self._traceback(record):
-            fields["exception"] = trace
-        return printable(self._redact(_to_json(fields)))
-
-
-FORMATTERS = {"text": TextFormatter, "json": JSONFormatter}
 
 
 def secrets_of(settings: Settings) -> list[str]:
@@ -162,7 +138,8 @@ def config(settings: Settings) -> dict[str, object]:
         "disable_existing_loggers": False,
         "formatters": {
             "line": {
-                "()": FORMATTERS[settings.log_format],
+                "()": Formatter,
+                "as_json": settings.log_format == "json",
                 "secrets": secrets_of(settings),
                 "content": settings.log_content,
             }

@@ -155,7 +155,7 @@ async def test_log_lines_of_one_request_do_not_name_another() -> None:
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(json.loads(logs.JSONFormatter().format(record)))
+            lines.append(json.loads(logs.Formatter(as_json=True).format(record)))
 
     access = logging.getLogger("app.access")
     handler, level = Lines(), access.level

@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from app.main import create_app
 from app.observability import tracing
-from app.observability.logging import JSONFormatter
+from app.observability.logging import Formatter
 from app.observability.tracing import Tracing
 from tests.support import sockets
 from tests.support.logs import records_of
@@ -366,7 +366,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(json.loads(JSONFormatter().format(record)))
+            lines.append(json.loads(Formatter(as_json=True).format(record)))
 
     handler = Lines()
     caplog.set_level(logging.DEBUG, "app")
