@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from app.api.uvicorn.http import HTTPProtocol
 
 CONNECTION_KEY = "connection"  # request state field, if the connection is an `HTTPProtocol`
 
@@ -20,14 +23,6 @@ class BodyWriter(Protocol):
     async def drain(self) -> None:
         """Wait until the client has read enough."""
         ...
-
-
-class ClientConnection(BodyWriter, Protocol):
-    def watch(self, on_loss: Callable[[], None]) -> bool:
-        """Return False if the connection does not report its loss."""
-        ...
-
-    def unwatch(self, on_loss: Callable[[], None]) -> None: ...
 
 
 def body_writer(scope: Scope, send: Send) -> BodyWriter:
@@ -63,7 +58,7 @@ class DisconnectWatch:
         self.disconnected = False
         self._call = call
         self._waiting: asyncio.Future[None] | None = None
-        self._connection: ClientConnection | None = scope.get("state", {}).get(CONNECTION_KEY)
+        self._connection: HTTPProtocol | None = scope.get("state", {}).get(CONNECTION_KEY)
         if self._connection is None or not self._connection.watch(self._notice):
             self._waiting = asyncio.ensure_future(_disconnected(receive))
             self._waiting.add_done_callback(self._waited)

@@ -3,7 +3,7 @@ uvicorn's HTTP protocol with these changes:
 
 - Headers and trailers are limited in size and time.
 - A request that offers an upgrade to another protocol, usually HTTP/2, keeps its body.
-- Connection loss is reported, and streams are written, without a task: see `ClientConnection`.
+- Connection loss is reported, and streams are written, without a task: see `DisconnectWatch` and `BodyWriter`.
 
     uvicorn.run(..., http="app.api.uvicorn.http:HTTPProtocol")
 """
@@ -41,10 +41,6 @@ SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a new request on an idle connection
 SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds to complete partial headers
 
 
-class Refused(Exception):
-    """Stops the parser from a callback."""
-
-
 class HTTPProtocol(HttpToolsProtocol):
     unread = SEND_TIMEOUT
     _in_message = False  # a request was partly received
@@ -67,9 +63,10 @@ class HTTPProtocol(HttpToolsProtocol):
         if self._on_loss:
             self._on_loss()
 
-    # A `ClientConnection`, for `DisconnectWatch`.
+    # For `DisconnectWatch`, and as a `BodyWriter`.
 
     def watch(self, on_loss: Callable[[], None]) -> bool:
+        """Return False if the connection does not report its loss."""
         if self._on_loss or self.cycle.disconnected or self.cycle.more_body:
             return False
         self.flow.resume_reading()  # paused after a large body, it would not notice a disconnect
@@ -157,7 +154,7 @@ class HTTPProtocol(HttpToolsProtocol):
             elif self._stopping:
                 self._refuse(APIError("The server is shutting down.", status=503, retry_after=1))
         if self._refused:
-            raise Refused
+            raise httptools.HttpParserError  # stops the parser
         if self._declined:
             return
         super().on_headers_complete()
