@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from app import __version__
 from app.api import errors
 from app.api.activity import activity_routes
-from app.api.auth import IdentityCheck, KeyRequired
+from app.api.auth import identifying, requiring_key
 from app.api.dependencies import APIDependencies
 from app.api.keys import key_routes
 from app.api.keys.managed_keys import ManagedKeys
@@ -145,7 +145,7 @@ def add_middleware(
     """
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
-        app.add_middleware(KeyRequired, auth=api.auth, paths=behind_key)
+        app.add_middleware(requiring_key, auth=api.auth, paths=behind_key)
     hosts = None if settings.has_keys else AllowedHosts([settings.host.lower(), *settings.allowed_hosts])
     if hosts:
         app.add_middleware(Origins, hosts=hosts, allowed=frozenset(settings.cors_origins))
@@ -160,7 +160,7 @@ def add_middleware(
     if tracing:
         outermost = tracing.middleware(outermost)
     if api.auth.has_identities:
-        outermost = IdentityCheck(outermost, api.auth)
+        outermost = identifying(outermost, api.auth)
     paths = [route.path for route in app.router.routes if isinstance(route, Route | WebSocketRoute)]
     normalize = path_normalizer([*paths, *_absent(settings, api.responses.tools)])
     app.outermost = RequestId(

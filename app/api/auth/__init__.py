@@ -277,43 +277,35 @@ class RevokedResponses(Observer):
         auth.on_change = end
 
 
-class IdentityCheck:
+def identifying(app: ASGIApp, auth: Auth) -> ASGIApp:
     """
-    Identifies the caller for `Auth.caller`.
+    Middleware that identifies the caller for `Auth.caller`.
 
     Rejects nothing: routes without authentication, for example `/healthz`, work with any credentials.
     """
 
-    def __init__(self, app: ASGIApp, auth: Auth) -> None:
-        self._app = app
-        self._auth = auth
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def identify(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
-            IDENTIFIED.set(await self._auth.identified(scope))
-        await self._app(scope, receive, send)
+            IDENTIFIED.set(await auth.identified(scope))
+        await app(scope, receive, send)
+
+    return identify
 
 
-class KeyRequired:
-    """Guards `paths` and below; keys with a table must be admin keys at `admin_paths`."""
+def requiring_key(app: ASGIApp, auth: Auth, paths: Collection[str]) -> ASGIApp:
+    """Middleware that guards `paths` and below; at `/metrics`, keys with a table must be admin keys."""
+    prefixes = tuple(f"{path}/" for path in paths)
 
-    def __init__(
-        self, app: ASGIApp, auth: Auth, paths: Collection[str], admin_paths: Collection[str] = ("/metrics",)
-    ) -> None:
-        self._app = app
-        self._auth = auth
-        self._paths = frozenset(paths)
-        self._admin_paths = frozenset(admin_paths)
-        self._prefixes = tuple(f"{path}/" for path in paths)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def check_key(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"] if scope["type"] == "http" else ""
-        if path in self._paths or path.startswith(self._prefixes):
+        if path in paths or path.startswith(prefixes):
             try:
-                access = self._auth.caller(Headers(scope=scope)).access
-                if path.rstrip("/") in self._admin_paths:
+                access = auth.caller(Headers(scope=scope)).access
+                if path.rstrip("/") == "/metrics":
                     access.check_admin()
             except (Unauthorized, PermissionDenied) as error:
                 await refuse(error, scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
+
+    return check_key

@@ -41,7 +41,7 @@ class Identity:
         return f"{self.table or NO_TABLE}:{self.name}"
 
 
-# The current request's identity or error; set by the middleware `IdentityCheck`.
+# The current request's identity or error; set by the middleware `identifying`.
 IDENTIFIED: ContextVar[Identity | APIError | None] = ContextVar("identified", default=None)
 
 
