@@ -10,7 +10,14 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NotRequired, get_args
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, StringConstraints, with_config
+from pydantic import (
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    GetPydanticSchema,
+    StringConstraints,
+    with_config,
+)
 from pydantic.functional_validators import BeforeValidator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
@@ -46,16 +53,15 @@ Text = Annotated[str, _MaxLength(10 * _MB)]
 TypeName = Annotated[str, StringConstraints(min_length=1)]
 
 
-class Tolerant(TypedDict):
-    """An object that keeps unknown fields."""
-
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
-
-
 def record(name: str, /, **fields: Any) -> Any:
     """The type of an object that keeps unknown fields; fields that accept null can be omitted."""
     types = {field: NotRequired[type_] if type(None) in get_args(type_) else type_ for field, type_ in fields.items()}
     return with_config(ConfigDict(extra="allow"))(TypedDict(name, types))  # type: ignore[operator]
+
+
+def validated_as(type_: Any) -> GetPydanticSchema:
+    """Annotates `Any` with a `record`, which type checkers reject as a type."""
+    return GetPydanticSchema(lambda source, handler: handler.generate_schema(type_))
 
 
 # A value of an unknown type: an extension (`vendor:type`) or a newer type.

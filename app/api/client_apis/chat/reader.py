@@ -8,14 +8,14 @@ after translation, as `CreateResponse`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StringConstraints
 
 from app.api.client_apis import ClientRequest
 from app.api.request_body import validate
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.content import Tagged, Text, Tolerant, tag_of
+from app.core.types.content import Tagged, Text, record, tag_of, validated_as
 from app.core.types.request import CallId, CreateResponse, Effort, Integer, RequestBody
 from app.errors import Warnings, quote
 
@@ -309,129 +309,75 @@ def _flat_choice(choice: JSONMapping) -> JSONObject:
     return {name_: value for name_, value in choice.items() if value is not nested} | name
 
 
-class _FunctionCall(Tolerant):
-    name: Annotated[str, StringConstraints(min_length=1)]
-    arguments: NotRequired[str | None]
+_NonEmpty = Annotated[str, StringConstraints(min_length=1)]
+
+_FUNCTION_CALL = record("FunctionCall", name=_NonEmpty, arguments=str | None)
+_CALLS = {
+    "function": record("FunctionToolCall", id=CallId, type=Literal["function"] | None, function=_FUNCTION_CALL),
+    "custom": record("CustomToolCall", id=CallId, custom=record("CustomCall", name=_NonEmpty, input=Text)),
+}
 
 
-class _CustomCall(Tolerant):
-    name: Annotated[str, StringConstraints(min_length=1)]
-    input: Text
+def _call_tag(call: object) -> str:
+    return "<custom>" if isinstance(call, dict) and call.get("type") == "custom" else "<function>"
 
 
-class _FunctionToolCall(Tolerant):
-    id: CallId
-    type: NotRequired[Literal["function"] | None]
-    function: _FunctionCall
-
-
-class _CustomToolCall(Tolerant):
-    id: CallId
-    type: Literal["custom"]
-    custom: _CustomCall
-
-
-_ToolCall = Annotated[
-    Any,
-    Tagged(
-        lambda value: "<custom>" if isinstance(value, dict) and value.get("type") == "custom" else "<function>",
-        {"function": _FunctionToolCall, "custom": _CustomToolCall},
+_MESSAGES = {
+    "assistant": record(
+        "AssistantMessage",
+        content=Any | None,
+        refusal=Text | None,
+        tool_calls=list[Annotated[Any, Tagged(_call_tag, _CALLS)]] | None,
+        function_call=_FUNCTION_CALL | None,
+        reasoning_content=Text | None,
     ),
-]
+    "tool": record("ToolMessage", tool_call_id=str | None, content=Any),
+    "function": record("FunctionMessage", name=str, content=Any),
+    "input": record(
+        "InputMessage",
+        role=Literal["developer", "system", "user", "assistant", "tool", "function"],  # all, for the error
+        content=Any,
+    ),
+}
 
 
-class _InputMessage(Tolerant):
-    # Other roles have their own message types, but an error lists all roles.
-    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: Any
+def _role_tag(message: object) -> str:
+    role = message.get("role") if isinstance(message, dict) else None
+    return f"<{role}>" if role in ("assistant", "tool", "function") else "<input>"
 
 
-class _AssistantMessage(Tolerant):
-    role: Literal["assistant"]
-    content: NotRequired[Any]
-    refusal: NotRequired[Text | None]
-    tool_calls: NotRequired[list[_ToolCall] | None]
-    function_call: NotRequired[_FunctionCall | None]
-    reasoning_content: NotRequired[Text | None]
+_FUNCTION = record("Function", name=str)
+_CUSTOM = record("Custom", name=str, format=dict[str, Any] | None)
+_TOOLS = {
+    "function": record("FunctionTool", function=_FUNCTION),
+    "custom": record("CustomTool", custom=_CUSTOM),
+    # As for `/v1/responses`: a hosted tool, or a function with flat fields.
+    "unknown": record("OtherTool", type=_NonEmpty),
+}
 
 
-class _ToolMessage(Tolerant):
-    role: Literal["tool"]
-    tool_call_id: NotRequired[str | None]
-    content: Any
-
-
-class _FunctionMessage(Tolerant):
-    role: Literal["function"]
-    name: str
-    content: Any
-
-
-def _role(value: object) -> str:
-    role = value.get("role") if isinstance(value, dict) else None
-    return f"<{role}>" if isinstance(role, str) and role in _MESSAGES else "<input>"
-
-
-_MESSAGES = {"assistant": _AssistantMessage, "tool": _ToolMessage, "function": _FunctionMessage}
-_Message = Annotated[Any, Tagged(_role, {**_MESSAGES, "input": _InputMessage})]
-
-
-class _Function(Tolerant):
-    name: str
-
-
-class _FunctionTool(Tolerant):
-    type: Literal["function"]
-    function: _Function
-
-
-class _Custom(Tolerant):
-    name: str
-    format: NotRequired[dict[str, Any] | None]
-
-
-class _CustomTool(Tolerant):
-    type: Literal["custom"]
-    custom: _Custom
-
-
-class _OtherTool(Tolerant):
-    """In the format of `/v1/responses`: a hosted tool, or a function with flat fields."""
-
-    type: Annotated[str, StringConstraints(min_length=1)]
-
-
-def _tool_type(value: Any) -> str:
-    tag = tag_of(value, frozenset({"function", "custom"}))
-    is_flat = tag != "<unknown>" and "name" in value and tag.strip("<>") not in value
+def _tool_tag(tool: Any) -> str:
+    tag = tag_of(tool, ("function", "custom"))
+    is_flat = tag != "<unknown>" and "name" in tool and tag.strip("<>") not in tool
     return "<unknown>" if is_flat else tag
-
-
-_Tool = Annotated[Any, Tagged(_tool_type, {"function": _FunctionTool, "custom": _CustomTool, "unknown": _OtherTool})]
-
-
-class _AllowedTools(Tolerant):
-    tools: list[dict[str, Any]]
-
-
-class _NamedChoice(Tolerant):
-    type: Annotated[str, StringConstraints(min_length=1)]
-    function: NotRequired[_Function | None]
-    custom: NotRequired[_Custom | None]
-    allowed_tools: NotRequired[_AllowedTools | None]
 
 
 def _mode_or(mode: Any, named: Any) -> Tagged:
     return Tagged(lambda value: "<named>" if isinstance(value, dict) else "<mode>", {"mode": mode, "named": named})
 
 
-_ToolChoice = Annotated[Any, _mode_or(Literal["none", "auto", "required"], _NamedChoice)]
-_FunctionChoice = Annotated[Any, _mode_or(Literal["none", "auto"], _Function)]
-
-
-class _ResponseFormat(Tolerant):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: NotRequired[dict[str, Any] | None]
+_NAMED_CHOICE = record(
+    "NamedChoice",
+    type=_NonEmpty,
+    function=_FUNCTION | None,
+    custom=_CUSTOM | None,
+    allowed_tools=record("AllowedTools", tools=list[dict[str, Any]]) | None,
+)
+_TOOL_CHOICE = _mode_or(Literal["none", "auto", "required"], _NAMED_CHOICE)
+_FUNCTION_CHOICE = _mode_or(Literal["none", "auto"], _FUNCTION)
+_RESPONSE_FORMAT = record(
+    "ResponseFormat", type=Literal["text", "json_object", "json_schema"], json_schema=dict[str, Any] | None
+)
 
 
 class WebSearchOptions(RequestBody):
@@ -450,31 +396,28 @@ def _one(value: int) -> int:
     return value
 
 
-_StopSequence = Annotated[str, StringConstraints(min_length=1)]
-
-
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
 class ChatRequest(RequestBody):
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[Annotated[Any, Tagged(_role_tag, _MESSAGES)]], Field(min_length=1)]
     stream: StrictBool = False
     stream_options: _StreamOptions | None = None
     n: Annotated[Integer, AfterValidator(_one)] = 1
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
-    stop: Annotated[list[_StopSequence], Field(max_length=64), BeforeValidator(_listed)] | None = None
+    stop: Annotated[list[_NonEmpty], Field(max_length=64), BeforeValidator(_listed)] | None = None
     seed: Integer | None = None
     logit_bias: dict[str, float] | None = None
     logprobs: StrictBool = False
     reasoning_effort: Effort | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    response_format: _ResponseFormat | None = None
-    tools: list[_Tool] = Field(default_factory=list)
-    tool_choice: _ToolChoice | None = None
-    functions: list[_Function] = Field(default_factory=list)  # earlier form of `tools`
-    function_call: _FunctionChoice | None = None  # earlier form of `tool_choice`
+    response_format: Annotated[Any, validated_as(_RESPONSE_FORMAT)] | None = None
+    tools: list[Annotated[Any, Tagged(_tool_tag, _TOOLS)]] = Field(default_factory=list)
+    tool_choice: Annotated[Any, _TOOL_CHOICE] | None = None
+    functions: list[Annotated[Any, validated_as(_FUNCTION)]] = Field(default_factory=list)  # earlier form of `tools`
+    function_call: Annotated[Any, _FUNCTION_CHOICE] | None = None  # earlier form of `tool_choice`
     web_search_options: WebSearchOptions | None = None
     modalities: list[str] = Field(default_factory=list)
     store: StrictBool = False

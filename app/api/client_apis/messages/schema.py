@@ -7,196 +7,115 @@ anthropic 2.14, `types/beta/message_create_params.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints
 
 from app.core.types import JSONObject
-from app.core.types.content import Tagged, Text, Tolerant, TypeName, by_type, text_or
+from app.core.types.content import Tagged, Text, TypeName, by_type, record, text_or, validated_as
 from app.core.types.request import Integer
 
-_Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+$")]
 _NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
-
-class _CacheControl(Tolerant):
-    type: NotRequired[str | None]
-    ttl: NotRequired[str | None]
-
-
-class _TextBlock(Tolerant):
-    type: Literal["text"]
-    text: Text
-    cache_control: NotRequired[_CacheControl | None]
-
-
-class _Base64Source(Tolerant):
-    type: Literal["base64"]
-    media_type: _NonEmpty
-    data: str
-
-
-class _URLSource(Tolerant):
-    type: Literal["url"]
-    url: _NonEmpty
-
-
-class _FileSource(Tolerant):
-    type: Literal["file"]
-    file_id: _NonEmpty
-
-
-class _TextSource(Tolerant):
-    type: Literal["text"]
-    data: Text
-
-
-_SOURCES = {"base64": _Base64Source, "url": _URLSource, "file": _FileSource}
-
-
-class _ImageBlock(Tolerant):
-    type: Literal["image"]
-    source: Annotated[Any, by_type(_SOURCES)]
-    cache_control: NotRequired[_CacheControl | None]
-
-
-class _ContentSource(Tolerant):
-    type: Literal["content"]
-    content: Annotated[Any, text_or(Annotated[Any, by_type({"text": _TextBlock, "image": _ImageBlock})])]
-
-
-class _DocumentBlock(Tolerant):
-    type: Literal["document"]
-    source: Annotated[Any, by_type({**_SOURCES, "text": _TextSource, "content": _ContentSource})]
-    title: NotRequired[str | None]
-    context: NotRequired[str | None]
-    cache_control: NotRequired[_CacheControl | None]
-
-
-class _SearchResultBlock(Tolerant):
-    type: Literal["search_result"]
-    source: str
-    title: str
-    content: list[_TextBlock]
-    cache_control: NotRequired[_CacheControl | None]
-
-
-class _ThinkingBlock(Tolerant):
-    type: Literal["thinking"]
-    thinking: Text
-    signature: NotRequired[str | None]
-
-
-class _RedactedThinkingBlock(Tolerant):
-    type: Literal["redacted_thinking"]
-    data: str
-
-
-class _ToolUseBlock(Tolerant):
-    """`tool_use`, `server_tool_use` and `mcp_tool_use`."""
-
-    type: str
-    id: _NonEmpty
-    name: _NonEmpty
-    input: JSONObject
-
-
-class _UnknownBlock(Tolerant):
-    type: TypeName
-    tool_use_id: NotRequired[str | None]
-
-
-_INNER = {"text": _TextBlock, "image": _ImageBlock, "document": _DocumentBlock, "search_result": _SearchResultBlock}
-_InnerBlock = Annotated[Any, by_type(_INNER, _UnknownBlock)]
-
-
-class _ToolResultBlock(Tolerant):
-    type: Literal["tool_result"]
-    tool_use_id: _NonEmpty
-    content: NotRequired[Annotated[Any, text_or(_InnerBlock)] | None]
-    is_error: NotRequired[StrictBool | None]
-    cache_control: NotRequired[_CacheControl | None]
-
-
+_CACHED = {"cache_control": record("CacheControl", type=str | None, ttl=str | None) | None}
+_TEXT = record("Text", type=Literal["text"], text=Text, **_CACHED)
+_SOURCES = {
+    "base64": record("Base64Source", media_type=_NonEmpty, data=str),
+    "url": record("URLSource", url=_NonEmpty),
+    "file": record("FileSource", file_id=_NonEmpty),
+}
+_IMAGE = record("Image", source=Annotated[Any, by_type(_SOURCES)], **_CACHED)
+_TEXT_OR_IMAGE = Annotated[Any, by_type({"text": _TEXT, "image": _IMAGE})]
+_DOCUMENT_SOURCES = {
+    **_SOURCES,
+    "text": record("TextSource", data=Text),
+    "content": record("ContentSource", content=Annotated[Any, text_or(_TEXT_OR_IMAGE)]),
+}
+_INNER_BLOCKS = {
+    "text": _TEXT,
+    "image": _IMAGE,
+    "document": record(
+        "Document",
+        source=Annotated[Any, by_type(_DOCUMENT_SOURCES)],
+        title=str | None,
+        context=str | None,
+        **_CACHED,
+    ),
+    "search_result": record(
+        "SearchResult", source=str, title=str, content=list[Annotated[Any, validated_as(_TEXT)]], **_CACHED
+    ),
+}
+_UNKNOWN = record("Unknown", type=TypeName, tool_use_id=str | None)
+_CALL = record("Call", id=_NonEmpty, name=_NonEmpty, input=JSONObject)
 _BLOCKS = {
-    **_INNER,
-    "thinking": _ThinkingBlock,
-    "redacted_thinking": _RedactedThinkingBlock,
-    "tool_result": _ToolResultBlock,
-    **dict.fromkeys(("tool_use", "server_tool_use", "mcp_tool_use"), _ToolUseBlock),
+    **_INNER_BLOCKS,
+    "thinking": record("Thinking", thinking=Text, signature=str | None),
+    "redacted_thinking": record("RedactedThinking", data=str),
+    **dict.fromkeys(("tool_use", "server_tool_use", "mcp_tool_use"), _CALL),
+    "tool_result": record(
+        "ToolResult",
+        tool_use_id=_NonEmpty,
+        content=Annotated[Any, text_or(Annotated[Any, by_type(_INNER_BLOCKS, _UNKNOWN)])] | None,
+        is_error=StrictBool | None,
+        **_CACHED,
+    ),
+}
+_CONTENT = Annotated[Any, text_or(Annotated[Any, by_type(_BLOCKS, _UNKNOWN)])]
+_MESSAGE = record("Message", role=Literal["user", "assistant", "system"], content=_CONTENT)
+
+_TOOLS = {
+    "custom": record(
+        "CustomTool",
+        type=Literal["custom"] | None,
+        name=Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_-]+$")],
+        description=Text | None,
+        input_schema=JSONObject,
+        strict=StrictBool | None,
+    ),
+    # Predefined, run by the server or the client.
+    "other": record(
+        "OtherTool",
+        type=TypeName,
+        name=str | None,
+        max_uses=Annotated[Integer, Field(ge=1)] | None,
+        allowed_domains=list[str] | None,
+        blocked_domains=list[str] | None,
+        user_location=JSONObject | None,
+        mcp_server_name=str | None,
+        configs=dict[str, JSONObject] | None,
+        default_config=JSONObject | None,
+    ),
 }
 
 
-class _Message(Tolerant):
-    role: Literal["user", "assistant", "system"]
-    content: Annotated[Any, text_or(Annotated[Any, by_type(_BLOCKS, _UnknownBlock)])]
+def _tool_tag(tool: object) -> str:
+    return "<other>" if isinstance(tool, dict) and tool.get("type") not in (None, "custom") else "<custom>"
 
 
-class _CustomTool(Tolerant):
-    type: NotRequired[Literal["custom"] | None]
-    name: _Name
-    description: NotRequired[Text | None]
-    input_schema: JSONObject
-    strict: NotRequired[StrictBool | None]
-
-
-class _OtherTool(Tolerant):
-    """Predefined, run by the server or the client."""
-
-    type: TypeName
-    name: NotRequired[str | None]
-    max_uses: NotRequired[Annotated[Integer, Field(ge=1)] | None]
-    allowed_domains: NotRequired[list[str] | None]
-    blocked_domains: NotRequired[list[str] | None]
-    user_location: NotRequired[JSONObject | None]
-    mcp_server_name: NotRequired[str | None]
-    configs: NotRequired[dict[str, JSONObject] | None]
-    default_config: NotRequired[JSONObject | None]
-
-
-_Tool = Annotated[
-    Any,
-    Tagged(
-        lambda value: (
-            "<other>" if isinstance(value, dict) and value.get("type") not in (None, "custom") else "<custom>"
-        ),
-        {"custom": _CustomTool, "other": _OtherTool},
-    ),
-]
-
-
-class _MCPServer(Tolerant):
-    type: NotRequired[str | None]
-    name: _NonEmpty
-    url: _NonEmpty
-    authorization_token: NotRequired[str | None]
-    tool_configuration: NotRequired[JSONObject | None]
-
-
-class _ToolChoice(Tolerant):
-    type: Literal["auto", "any", "tool", "none"]
-    name: NotRequired[str | None]
-    disable_parallel_tool_use: NotRequired[StrictBool | None]
-
-
-class _Thinking(Tolerant):
-    type: _NonEmpty  # `enabled`, `adaptive`, `disabled` or a newer type
-    budget_tokens: NotRequired[Annotated[Integer, Field(ge=0)] | None]
-    display: NotRequired[str | None]
-
-
-class _OutputFormat(Tolerant):
-    type: Literal["json_schema"]
-    schema: JSONObject
-
-
-class _OutputConfig(Tolerant):
-    effort: NotRequired[Literal["low", "medium", "high", "xhigh", "max"] | None]
-    format: NotRequired[_OutputFormat | None]
-
-
-class _Metadata(Tolerant):
-    user_id: NotRequired[str | None]
+_TOOL_CHOICE = record(
+    "ToolChoice",
+    type=Literal["auto", "any", "tool", "none"],
+    name=str | None,
+    disable_parallel_tool_use=StrictBool | None,
+)
+_MCP_SERVER = record(
+    "MCPServer",
+    type=str | None,
+    name=_NonEmpty,
+    url=_NonEmpty,
+    authorization_token=str | None,
+    tool_configuration=JSONObject | None,
+)
+_THINKING = record(
+    "ThinkingMode",
+    type=_NonEmpty,  # `enabled`, `adaptive`, `disabled` or a newer type
+    budget_tokens=Annotated[Integer, Field(ge=0)] | None,
+    display=str | None,
+)
+_OUTPUT_FORMAT = record("OutputFormat", type=Literal["json_schema"], schema=JSONObject)
+_EFFORT = Literal["low", "medium", "high", "xhigh", "max"]
+_OUTPUT_CONFIG = record("OutputConfig", effort=_EFFORT | None, format=_OUTPUT_FORMAT | None)
+_METADATA = record("Metadata", user_id=str | None)
 
 
 class MessagesRequest(BaseModel):
@@ -206,19 +125,21 @@ class MessagesRequest(BaseModel):
     model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
 
     model: str | None = None
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[Annotated[Any, validated_as(_MESSAGE)]], Field(min_length=1)]
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, not by backend models
-    system: Annotated[Any, text_or(_TextBlock)] | None = None
-    tools: list[_Tool] = Field(default_factory=list)
-    tool_choice: _ToolChoice | None = None
-    mcp_servers: list[_MCPServer] = Field(default_factory=list)
+    system: Annotated[Any, text_or(_TEXT)] | None = None
+    tools: list[Annotated[Any, Tagged(_tool_tag, _TOOLS)]] = Field(default_factory=list)
+    tool_choice: Annotated[Any, validated_as(_TOOL_CHOICE)] | None = None
+    mcp_servers: list[Annotated[Any, validated_as(_MCP_SERVER)]] = Field(default_factory=list)
     stop_sequences: list[str] = Field(default_factory=list)
     stream: StrictBool = False
     temperature: StrictFloat | None = None
     top_p: StrictFloat | None = None
     top_k: Integer | None = None
-    thinking: _Thinking | None = None
-    output_config: _OutputConfig | None = None
-    output_format: _OutputFormat | None = None  # the earlier form of `output_config.format`
-    metadata: _Metadata | None = None
+    thinking: Annotated[Any, validated_as(_THINKING)] | None = None
+    output_config: Annotated[Any, validated_as(_OUTPUT_CONFIG)] | None = None
+    output_format: Annotated[Any, validated_as(_OUTPUT_FORMAT)] | None = (
+        None  # the earlier form of `output_config.format`
+    )
+    metadata: Annotated[Any, validated_as(_METADATA)] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
