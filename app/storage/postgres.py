@@ -84,24 +84,42 @@ def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
     return PostgresAddress(address, name, {**_DEFAULTS, **defaults, **own})
 
 
-class PostgresClient:
-    """Runs calls through asyncpg's pool, at most `max_connections` concurrently."""
+NOW = "extract(epoch FROM clock_timestamp())::float8"
+
+
+def in_postgres(text: str, words: Mapping[str, str]) -> str:
+    return substitute(text, {**words, "{now}": NOW, "{moment}": "clock_timestamp()", "{second}": "interval '1 second'"})
+
+
+class PostgresTables:
+    """
+    Tables in a database, used through asyncpg's pool, at most `max_connections` calls concurrently.
+
+    An idempotent call is repeated if the connection breaks, because the connection can predate a server restart.
+    """
 
     def __init__(
         self,
         address: PostgresAddress,
+        words: Mapping[str, str],
         *,
+        prepare: Callable[[Connection], Awaitable[None]],
+        outage: Outage,
+        storable: Callable[[object], object] = lambda value: value,
         max_connections: int,
         timeout: float,
         connect_timeout: float,
         statement_cache_size: int,
-        prepare: Callable[[Connection], Awaitable[None]],
-        outage: Outage,
     ) -> None:
         """
-        A call lasts at most the sum of both timeouts, including all waits. `prepare` creates or migrates the tables.
+        A call lasts at most the sum of both timeouts, including all waits. `words` are replaced in statements.
+
+        `prepare` creates or migrates the tables; `storable` converts values that PostgreSQL would reject.
         """
+        self.outage = outage
         self._address = address
+        self._text = cache(partial(in_postgres, words=words))
+        self._storable = storable
         self._options: dict[str, Any] = {
             "timeout": connect_timeout,
             "statement_cache_size": statement_cache_size,
@@ -112,20 +130,26 @@ class PostgresClient:
         self._pool: Any = None
         self._prepare = prepare
         self._prepared = False
-        self._outage = outage
 
-    async def fetch(self, query: str, *arguments: object, idempotent: bool = False) -> list[Any]:
-        """
-        Raises the outage's error.
+    async def fetch(self, text: str, *values: object) -> Rows:
+        return await self.execute(text, *values, idempotent=True)
 
-        An `idempotent` query is repeated if the connection breaks, because the connection can predate a restart.
-        """
-        return await self._call(lambda connection: connection.fetch(query, *arguments), idempotent)
+    async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
+        statement, arguments = self._text(text), [*map(self._storable, values)]
+        return await self._call(lambda connection: connection.fetch(statement, *arguments), idempotent)
 
-    async def fetchval(self, query: str, *arguments: object, idempotent: bool = False) -> Any:
-        """The first row's first value, or None; otherwise like `fetch`."""
-        rows = await self.fetch(query, *arguments, idempotent=idempotent)
-        return rows[0][0] if rows else None
+    async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
+        async def work(connection: Connection) -> T:
+            running = transaction()
+            try:
+                statement = next(running)
+                while True:
+                    statement = running.send(await self._query(connection, statement))
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+        return await self.transaction(work, idempotent=idempotent)
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], *, idempotent: bool = False) -> T:
         """`work` can run twice, even if not `idempotent`."""
@@ -136,10 +160,13 @@ class PostgresClient:
 
         return await self._call(call, idempotent)
 
+    def advisory_lock(self, key: str) -> Transaction[None]:
+        yield execute("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", key)
+
     async def check(self) -> None:
-        """The server must accept writes; raises the outage's error."""
-        if not await self.fetchval(_WRITABLE, idempotent=True):
-            raise self._outage.begins("it cannot be written to: is it a replica?")
+        ((writable,),) = await self.fetch(_WRITABLE)
+        if not writable:
+            raise self.outage.begins("it cannot be written to: is it a replica?")
 
     async def connect(self) -> Any:
         """A connection outside the pool; raises asyncpg's errors."""
@@ -148,7 +175,6 @@ class PostgresClient:
         return connection
 
     async def aclose(self) -> None:
-        """Close all connections, after running calls have ended."""
         if self._pool is not None:
             with contextlib.suppress(TimeoutError, *_BROKEN):  # the pool then terminates the connections
                 async with asyncio.timeout(self._timeout):
@@ -165,10 +191,10 @@ class PostgresClient:
             idle, size = (self._pool.get_idle_size(), self._pool.get_size()) if self._pool else (0, 0)
             # A timed-out call has terminated its own connection.
             if isinstance(error, TimeoutError) and not idle and size == self._max_connections:
-                raise self._outage.busy(f"all {self._max_connections} connections are in use") from None
+                raise self.outage.busy(f"all {self._max_connections} connections are in use") from None
             reason = str(error) if isinstance(error, UnpreparedError) else f"{type(error).__name__}: {error}"
-            raise self._outage.begins(reason) from None
-        self._outage.ends()
+            raise self.outage.begins(reason) from None
+        self.outage.ends()
         return result
 
     async def _try(self, call: Callable[[Any], Awaitable[T]], idempotent: bool) -> T:
@@ -219,51 +245,6 @@ class PostgresClient:
             raise
         self._prepared = True
 
-
-async def _keep_session(connection: object) -> None:
-    """Calls do not change a connection's session."""
-
-
-NOW = "extract(epoch FROM clock_timestamp())::float8"
-
-
-def in_postgres(text: str, words: Mapping[str, str]) -> str:
-    return substitute(text, {**words, "{now}": NOW, "{moment}": "clock_timestamp()", "{second}": "interval '1 second'"})
-
-
-class PostgresTables:
-    def __init__(
-        self,
-        client: PostgresClient,
-        words: Mapping[str, str],
-        storable: Callable[[object], object] = lambda value: value,
-    ) -> None:
-        """`words` are replaced in statements; `storable` converts values that PostgreSQL would reject."""
-        self._client, self._storable = client, storable
-        self._text = cache(partial(in_postgres, words=words))
-
-    async def fetch(self, text: str, *values: object) -> Rows:
-        return await self._client.fetch(self._text(text), *map(self._storable, values), idempotent=True)
-
-    async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
-        return await self._client.fetch(self._text(text), *map(self._storable, values), idempotent=idempotent)
-
-    async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
-        async def work(connection: Connection) -> T:
-            running = transaction()
-            try:
-                statement = next(running)
-                while True:
-                    statement = running.send(await self._query(connection, statement))
-            except StopIteration as end:
-                result: T = end.value
-                return result
-
-        return await self._client.transaction(work, idempotent=idempotent)
-
-    def advisory_lock(self, key: str) -> Transaction[None]:
-        yield execute("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", key)
-
     async def _query(self, connection: Connection, statement: Statement) -> Rows:
         text = self._text(statement.text)
         if statement.many is not None:
@@ -272,3 +253,7 @@ class PostgresTables:
             return []
         rows: Rows = await connection.fetch(text, *map(self._storable, statement.values))
         return rows
+
+
+async def _keep_session(connection: object) -> None:
+    """Calls do not change a connection's session."""

@@ -94,9 +94,9 @@ def in_sqlite(text: str, words: Mapping[str, str]) -> str:
     return _LOCKING.sub("", _ANY.sub(r"IN (SELECT value FROM json_each(\1))", text))
 
 
-class Database:
+class SQLiteTables:
     """
-    A database file with a writer thread and reader threads, each with its own connection.
+    Tables in a database file, with a writer thread and reader threads, each with its own connection.
 
     Each call is a complete transaction, so a cancelled caller leaves none open. After an error, the next call opens the
     file again. Every call raises the outage's error, and `UnstorableValue`.
@@ -107,14 +107,18 @@ class Database:
         path: Path,
         migrations: Migrations,
         name: str,
+        words: Mapping[str, str],
+        clock: Callable[[], float],
         error: Callable[[], APIError] = StoreUnavailable,
         *,
         readers: int = 1,
         busy_timeout: float = BUSY_TIMEOUT,
         synchronous: str = "normal",
     ) -> None:
+        """`name` is for logs. `words` are replaced in statements."""
         self.path = path
-        self._migrations = migrations
+        self._migrations, self._clock = migrations, clock
+        self._text = cache(partial(in_sqlite, words=words))
         self._busy_timeout, self._synchronous = busy_timeout, synchronous
         self._writer = ThreadPoolExecutor(1, "antiphon-sqlite-write")
         self._readers = ThreadPoolExecutor(readers, "antiphon-sqlite-read")
@@ -122,8 +126,48 @@ class Database:
         self._local = threading.local()
         self._open: set[apsw.Connection] = set()
 
+    async def fetch(self, text: str, *values: object) -> Rows:
+        return await self.read(lambda db: self._query(db, text, values).fetchall())
+
+    async def fetch_some(self, text: str, *values: object, max_bytes: int) -> Rows:
+        """Like `fetch`, but stops once the last column exceeds `max_bytes` in total."""
+
+        def read(db: apsw.Connection) -> Rows:
+            rows, size = [], 0
+            for row in self._query(db, text, values):
+                rows.append(row)
+                size += len(row[-1])
+                if size > max_bytes:
+                    break
+            return rows
+
+        return await self.read(read)
+
+    async def snapshot(self, transaction: Callable[[], Transaction[T]]) -> T:
+        """Run read-only statements that see no later commits."""
+
+        def work(db: apsw.Connection) -> T:
+            db.execute("BEGIN")
+            result = self._run(db, transaction)
+            db.execute("COMMIT")
+            return result
+
+        return await self.read(work)
+
+    async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
+        """Statements separated by `;` run in a transaction, and their rows are returned together."""
+        return await self.write(lambda db: self._query(db, text, values).fetchall())
+
+    async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
+        return await self.write(lambda db: self._run(db, transaction))
+
+    def advisory_lock(self, key: str) -> Transaction[None]:
+        """Only one transaction runs at a time."""
+        yield from ()
+
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, self._reading)
+        """Run `work` in a reader thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._call, work, self._reading)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run `work` in the writer thread, in a transaction."""
@@ -134,7 +178,11 @@ class Database:
                     db.pragma("user_version", self._migrations.newest)
                 return work(db)
 
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, run, self._writing)
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._call, run, self._writing)
+
+    async def check(self) -> None:
+        """Acquire and release the write lock."""
+        await self.write(lambda db: None)
 
     async def aclose(self) -> None:
         """Close the file, after running calls have ended."""
@@ -144,7 +192,7 @@ class Database:
             db.close()
         self._open.clear()
 
-    def _run(self, work: Callable[[apsw.Connection], T], outage: Outage) -> T:
+    def _call(self, work: Callable[[apsw.Connection], T], outage: Outage) -> T:
         deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
@@ -182,48 +230,6 @@ class Database:
             with suppress(apsw.Error):
                 db.close()
 
-
-class SQLiteTables:
-    def __init__(self, db: Database, clock: Callable[[], float], words: Mapping[str, str]) -> None:
-        """`words` are replaced in statements."""
-        self._db, self._clock = db, clock
-        self._text = cache(partial(in_sqlite, words=words))
-
-    async def fetch(self, text: str, *values: object) -> Rows:
-        return await self._db.read(lambda db: self._query(db, text, values).fetchall())
-
-    async def fetch_some(self, text: str, *values: object, max_bytes: int) -> Rows:
-        """Like `fetch`, but stops once the last column exceeds `max_bytes` in total."""
-
-        def read(db: apsw.Connection) -> Rows:
-            rows, size = [], 0
-            for row in self._query(db, text, values):
-                rows.append(row)
-                size += len(row[-1])
-                if size > max_bytes:
-                    break
-            return rows
-
-        return await self._db.read(read)
-
-    async def snapshot(self, transaction: Callable[[], Transaction[T]]) -> T:
-        """Run read-only statements that see no later commits."""
-
-        def work(db: apsw.Connection) -> T:
-            db.execute("BEGIN")
-            result = self._run(db, transaction)
-            db.execute("COMMIT")
-            return result
-
-        return await self._db.read(work)
-
-    async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
-        """Statements separated by `;` run in a transaction, and their rows are returned together."""
-        return await self._db.write(lambda db: self._query(db, text, values).fetchall())
-
-    async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
-        return await self._db.write(lambda db: self._run(db, transaction))
-
     def _run(self, db: apsw.Connection, transaction: Callable[[], Transaction[T]]) -> T:
         running = transaction()
         try:
@@ -239,10 +245,6 @@ class SQLiteTables:
         except StopIteration as end:
             result: T = end.value
             return result
-
-    def advisory_lock(self, key: str) -> Transaction[None]:
-        """Only one transaction runs at a time."""
-        yield from ()
 
     def _query(self, db: apsw.Connection, text: str, values: tuple[object, ...]) -> apsw.Cursor:
         return db.execute(self._text(text), dict(zip(_NUMBERS, values), now=self._clock()))  # noqa: B905

@@ -54,6 +54,14 @@ class Tables(Protocol):
         """Lock a key, such as an owner, until the transaction ends."""
         ...
 
+    async def check(self) -> None:
+        """The database must accept writes."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections, after running calls have ended."""
+        ...
+
 
 class Records:
     """Reads and writes rows in tables."""

@@ -144,6 +144,12 @@ class SQLStore(ServerStore):
     def usage(self, *, days: int) -> SQLUsage:
         return SQLUsage(self._tables)
 
+    async def check(self) -> None:
+        await self._tables.check()
+
+    async def aclose(self) -> None:
+        await self._tables.aclose()
+
     async def _records(self, statement: str, partition: str, *name: str) -> dict[str, bytes]:
         rows = await self._fetch_records(statement, partition, *name)
         await self._renew(partition, rows)

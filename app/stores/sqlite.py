@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from app.storage import one_of, read_options, seconds
-from app.storage.sqlite import Database, SQLiteTables
+from app.storage.sqlite import SQLiteTables
 from app.storage.tables import Migrations, Row, Rows, Transaction, execute, execute_many
 from app.stores import Change, EventSegment, RunKey, images_partition, owner_of
 from app.stores.sql import EXISTS, EXPIRE, SQLLog, SQLStore, delete_expired_from
@@ -95,15 +95,10 @@ class SQLiteStore(SQLStore):
         synchronous: str = "normal",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._path = Path(path).expanduser()
-        self._db = Database(
-            self._path,
-            MIGRATIONS,
-            f"SQLite store {self._path}",
-            busy_timeout=busy_timeout,
-            synchronous=synchronous,
-        )
-        super().__init__(SQLiteTables(self._db, clock, _WORDS), ttl=ttl)
+        path = Path(path).expanduser()
+        name = f"SQLite store {path}"
+        tables = SQLiteTables(path, MIGRATIONS, name, _WORDS, clock, busy_timeout=busy_timeout, synchronous=synchronous)
+        super().__init__(tables, ttl=ttl)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.time) -> SQLiteStore:
@@ -126,15 +121,8 @@ class SQLiteStore(SQLStore):
         return SQLiteLog(self._tables, ttl=ttl, lease=lease)
 
     async def delete_expired(self) -> None:
-        if await asyncio.to_thread(self._path.exists):
+        if await asyncio.to_thread(self._tables.path.exists):
             await super().delete_expired()
-
-    async def check(self) -> None:
-        """Acquire and release the write lock."""
-        await self._db.write(lambda db: None)
-
-    async def aclose(self) -> None:
-        await self._db.aclose()
 
     async def _fetch_records(self, statement: str, *values: str) -> Rows:
         rows = await super()._fetch_records(statement, *values)

@@ -201,7 +201,7 @@ async def test_calls_beyond_the_connections_wait(private: PostgresServer) -> Non
     private.clear()
     store = PostgresStore.from_url(f"{private.patient_url}&max_connections=2", ttl=1000)
     await asyncio.gather(*(store.put(f"a:{n}", "resp_1", b"1") for n in range(100)))
-    assert 1 <= store._client._pool.get_size() <= 2
+    assert 1 <= store._tables._pool.get_size() <= 2
     await store.aclose()
 
 
@@ -210,12 +210,12 @@ async def test_call_without_a_free_connection_is_busy_and_not_an_outage(
 ) -> None:
     store = PostgresStore.from_url(f"{private.patient_url}&max_connections=1", ttl=1000)
     await store.check()
-    store._client._timeout = 0.1  # after connecting
-    connection = await store._client._pool.acquire()
+    store._tables._timeout = 0.1  # after connecting
+    connection = await store._tables._pool.acquire()
     with pytest.raises(StoreBusy) as busy:
         await store.get(CHAIN, "resp_1")
     assert busy.value.status == 503
-    await store._client._pool.release(connection)
+    await store._tables._pool.release(connection)
     (record,) = records_of(caplog, "app.storage")
     assert (record.message, record.__dict__["reason"]) == ("store busy", "all 1 connections are in use")
     await store.aclose()
@@ -338,14 +338,14 @@ async def test_reader_cancelled_while_it_starts_to_listen_leaves_no_deaf_connect
     cancelled = 0
     for steps in range(40):
         log = store.log(ttl=60, lease=60)
-        listening = asyncio.create_task(log._notifications.listen())
+        listening = asyncio.create_task(log._listen())
         for _ in range(steps):
             await asyncio.sleep(0.0005)
         if listening.cancel():
             cancelled += 1
         await asyncio.gather(listening, return_exceptions=True)
-        assert await log._notifications.listen()
-        assert await log._notifications._connection.fetch("SELECT pg_listening_channels()")
+        assert await log._listen()
+        assert await log._connection.fetch("SELECT pg_listening_channels()")
         await log.aclose()
     assert cancelled > 1
 

@@ -183,7 +183,7 @@ async def test_record_replaced_while_it_is_read_is_one_or_the_other(path: Path, 
             asyncio.run_coroutine_threadsafe(store.put(CHAIN, "resp_1", second), loop).result()
         return True
 
-    await store._db.read(lambda db: setattr(db, "exec_trace", replace))
+    await store._tables.read(lambda db: setattr(db, "exec_trace", replace))
     assert await store.get(CHAIN, "resp_1") == first
     assert (await store.get(CHAIN, "resp_1"), len(replaced)) == (second, 1)
 

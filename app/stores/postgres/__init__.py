@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.runtime.tasks import wait_for_event
 from app.storage import Outage
-from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_url
-from app.storage.tables import Rows, Tables, Transaction, execute
+from app.storage.postgres import PostgresTables, read_postgres_url
+from app.storage.tables import Rows, Transaction, execute
 from app.stores import SLOT_LEASE, Change, EventSegment, RunKey, TokenCharge, TokenResult, images_partition, owner_of
 from app.stores.postgres.schema import CHANNEL, migrate_store
 from app.stores.sql import EXPIRE, SQLLog, SQLStore, delete_expired_from
@@ -82,22 +83,26 @@ class PostgresStore(SQLStore):
         delete_expired_from("antiphon_slots", "pool, holder", "expires <= {moment}"),
     )
 
-    def __init__(self, client: Callable[..., PostgresClient], *, ttl: float) -> None:
-        """`client` creates clients; its arguments override the defaults."""
-        self._new_client = client
-        self._client = client()
+    _tables: PostgresTables
+
+    def __init__(self, connect: Callable[..., PostgresTables], *, ttl: float) -> None:
+        """The arguments of `connect` override the URL's options."""
+        self._connect = connect
         self._has_index = False  # on owners
-        super().__init__(PostgresTables(self._client, _WORDS), ttl=ttl)
+        super().__init__(connect(), ttl=ttl)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, **defaults: float) -> PostgresStore:
         """URL options override `defaults`. Raises ValueError, without secrets."""
         address = read_postgres_url(url, **defaults)
         outage = Outage(f"PostgreSQL at {address.name}")
-        return cls(
-            lambda **more: PostgresClient(address, prepare=migrate_store, outage=outage, **{**address.options, **more}),
-            ttl=ttl,
-        )
+
+        def connect(**options: float) -> PostgresTables:
+            return PostgresTables(
+                address, _WORDS, prepare=migrate_store, outage=outage, **{**address.options, **options}
+            )
+
+        return cls(connect, ttl=ttl)
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         await self._tables.execute(EXPIRE, partition, idempotent=True)  # one statement cannot replace the row
@@ -133,17 +138,11 @@ class PostgresStore(SQLStore):
             self._has_index = True
         return await super().stored_bytes(owner)
 
-    async def check(self) -> None:
-        await self._client.check()
-
     def log(self, *, ttl: float, lease: float) -> PostgresLog:
-        return PostgresLog(self._client, self._tables, ttl=ttl, lease=lease)
+        return PostgresLog(self._tables, ttl=ttl, lease=lease)
 
     def counters(self) -> PostgresCounters:
-        return PostgresCounters(self._new_client(timeout=FAST, connect_timeout=FAST))
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
+        return PostgresCounters(self._connect(timeout=FAST, connect_timeout=FAST))
 
 
 def _apply_staged(values: tuple[Any, ...]) -> Transaction[bool]:
@@ -192,30 +191,69 @@ class PostgresLog(SQLLog):
     SELECT pg_notify('{CHANNEL}', $1 || ' ' || $2) FROM deleted
     """
 
-    def __init__(self, client: PostgresClient, tables: Tables, *, ttl: float, lease: float) -> None:
+    _tables: PostgresTables
+
+    def __init__(self, tables: PostgresTables, *, ttl: float, lease: float) -> None:
         super().__init__(tables, ttl=ttl, lease=lease)
-        self._notifications = _Notifications(client)
+        self._connection: Any = None
+        self._connecting = asyncio.Lock()
+        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)  # readers, by run
 
     async def read(self, run: RunKey, after: int, wait: float = 0) -> list[EventSegment]:
         segments = await self._poll(run, after)
         if segments or wait <= 0:
             return segments
         deadline = asyncio.get_running_loop().time() + wait
-        async with self._notifications.of(f"{run.partition} {run.id}") as notified:
+        changed, name = asyncio.Event(), f"{run.partition} {run.id}"
+        self._waiting[name].add(changed)
+        try:
             while not segments and (left := deadline - asyncio.get_running_loop().time()) > 0:
-                notified.clear()
-                pause = _LISTENING_PAUSE if await self._notifications.listen() else _PAUSE
+                changed.clear()
+                pause = _LISTENING_PAUSE if await self._listen() else _PAUSE
                 if segments := await self._poll(run, after):
                     break
-                await wait_for_event(notified, min(left, pause))
+                await wait_for_event(changed, min(left, pause))
                 segments = await self._poll(run, after)
+        finally:
+            self._waiting[name].discard(changed)
+            if not self._waiting[name]:
+                del self._waiting[name]
         return segments
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            await asyncio.sleep(0)  # closes the socket
 
     async def _fetch_segments(self, statement: str, *values: object) -> Rows:
         return await self._tables.fetch(statement, *values, 16)  # a segment can have a megabyte
 
-    async def aclose(self) -> None:
-        await self._notifications.aclose()
+    async def _listen(self) -> bool:
+        """Start to listen; return whether the connection is open."""
+        async with self._connecting:
+            if self._connection is None or self._connection.is_closed():
+                with contextlib.suppress(Exception):  # the next poll raises the error
+                    self._connection = await self._open_listener()
+            return self._connection is not None and not self._connection.is_closed()
+
+    async def _open_listener(self) -> Any:
+        def notified(connection: object, process: int, channel: str, run: object) -> None:
+            for changed in self._waiting.get(str(run), ()):
+                changed.set()
+
+        def broken(connection: object) -> None:
+            for events in self._waiting.values():
+                for changed in events:
+                    changed.set()
+
+        connection = await self._tables.connect()
+        try:
+            connection.add_termination_listener(broken)
+            await connection.add_listener(CHANNEL, notified)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
 
 _WORDS = {
@@ -228,60 +266,6 @@ _WORDS = {
     "{left}": "extract(epoch FROM expires - clock_timestamp())::float8",
     "{array}": "json_agg",
 }
-
-
-class _Notifications:
-    """The process's listening connection, and each run's waiting readers."""
-
-    def __init__(self, client: PostgresClient) -> None:
-        self._client = client
-        self._connection: Any = None
-        self._connecting = asyncio.Lock()
-        self._waiting: dict[str, set[asyncio.Event]] = {}
-
-    @contextlib.asynccontextmanager
-    async def of(self, run: str) -> AsyncIterator[asyncio.Event]:
-        """The event is set whenever the run's log changes."""
-        event = asyncio.Event()
-        self._waiting.setdefault(run, set()).add(event)
-        try:
-            yield event
-        finally:
-            self._waiting[run].discard(event)
-            if not self._waiting[run]:
-                del self._waiting[run]
-
-    async def listen(self) -> bool:
-        """Start to listen; return whether the connection is open."""
-        async with self._connecting:
-            if self._connection is None or self._connection.is_closed():
-                with contextlib.suppress(Exception):  # the next poll raises the error
-                    self._connection = await self._connect()
-            return self._connection is not None and not self._connection.is_closed()
-
-    async def _connect(self) -> Any:
-        connection = await self._client.connect()
-        try:
-            connection.add_termination_listener(self._broken)
-            await connection.add_listener(CHANNEL, self._notified)
-        except BaseException:
-            connection.terminate()
-            raise
-        return connection
-
-    async def aclose(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
-            await asyncio.sleep(0)  # closes the socket
-
-    def _notified(self, connection: object, process: int, channel: str, run: object) -> None:
-        for event in self._waiting.get(str(run), ()):
-            event.set()
-
-    def _broken(self, connection: object) -> None:
-        for events in self._waiting.values():
-            for event in events:
-                event.set()
 
 
 FAST = 0.5  # seconds to connect, and for a response: limits must not delay a request for long
@@ -297,33 +281,31 @@ RETURNING held.pool, held.holder
 class PostgresCounters:
     """They are lost if the database server crashes."""
 
-    def __init__(self, client: PostgresClient) -> None:
-        self._client = client
+    def __init__(self, tables: PostgresTables) -> None:
+        self._tables = tables
 
     async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
         columns = [
             [float(value) for value in column] for column in zip(*(charge[1:] for charge in charges), strict=True)
         ]
-        granted, *missing = await self._client.fetchval(
-            "SELECT antiphon_take($1, $2, $3, $4, $5)", owner, [charge.bucket for charge in charges], *columns
-        )
+        take, buckets = "SELECT antiphon_take($1, $2, $3, $4, $5)", [charge.bucket for charge in charges]
+        (((granted, *missing),),) = await self._tables.execute(take, owner, buckets, *columns)
         return TokenResult(bool(granted), missing)
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
-        acquired: bool = await self._client.fetchval(
-            "SELECT antiphon_acquire($1, $2, $3, $4)", pool, holder, limit, SLOT_LEASE
-        )
-        return acquired
+        acquire = "SELECT antiphon_acquire($1, $2, $3, $4)"
+        ((acquired,),) = await self._tables.execute(acquire, pool, holder, limit, SLOT_LEASE)
+        return bool(acquired)
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         pools, holders = [pool for pool, _ in slots], [holder for _, holder in slots]
-        rows = await self._client.fetch(_RENEW, pools, holders, SLOT_LEASE, idempotent=True)
+        rows = await self._tables.execute(_RENEW, pools, holders, SLOT_LEASE, idempotent=True)
         renewed = {(pool, holder) for pool, holder in rows}
         return [slot for slot in slots if slot not in renewed]
 
     async def release(self, pool: str, holder: str) -> None:
         release = "DELETE FROM antiphon_slots WHERE pool = $1 AND holder = $2"
-        await self._client.fetch(release, pool, holder, idempotent=True)
+        await self._tables.execute(release, pool, holder, idempotent=True)
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._tables.aclose()

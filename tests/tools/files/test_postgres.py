@@ -233,7 +233,9 @@ async def test_databases_rank_alike(
 async def test_query_vector_is_parsed_once_per_search(store: FileStore) -> None:
     assert isinstance(store, PostgresFileStore)
     await store.prepare_vectors()
-    plan = "\n".join(row[0] for row in await store._db.fetch(f"EXPLAIN {NEAREST}", "[1,0]", "vs_1", "toy 2", None, 5))
+    plan = "\n".join(
+        row[0] for row in await store._tables.fetch(f"EXPLAIN {NEAREST}", "[1,0]", "vs_1", "toy 2", None, 5)
+    )
     assert plan.count("InitPlan") == 1  # evaluated once, unlike a cast in the sort key
     assert "(vectors.vector <=> $" in plan or "(vectors.vector <=> (InitPlan 1).col1)" in plan
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import apsw
 import pytest
 
-from app.storage.sqlite import Database, SQLiteTables
+from app.storage.sqlite import SQLiteTables
 from app.tools.files import FilesUnavailable, Page
 from app.tools.files.sqlite import _MIGRATIONS, SQLITE_NAMES, SQLiteFileStore, SQLiteVectorStores
 from app.tools.files.sqlite.index import Index
@@ -41,7 +41,7 @@ def test_chunks_of_a_file_that_is_gone_are_removed_with_the_next_one(tmp_path: P
     assert (found(index, "vacation"), found(index, "yeast")) == ([8], [])
 
 
-class PausingDatabase(Database):
+class PausingTables(SQLiteTables):
     """Awaits `pause` between a read and its result."""
 
     pause: Callable[[], Awaitable[None]] | None = None
@@ -56,8 +56,8 @@ class PausingDatabase(Database):
 
 async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: Path) -> None:
     files = SQLiteFileStore(tmp_path / "files.db")
-    database = PausingDatabase(tmp_path / "files.db", _MIGRATIONS, "files")
-    stores = SQLiteVectorStores(database, SQLiteTables(database, time.time, SQLITE_NAMES))
+    tables = PausingTables(tmp_path / "files.db", _MIGRATIONS, "files", SQLITE_NAMES, time.time)
+    stores = SQLiteVectorStores(tables)
     store = VectorStore("vs_1", "ada", "", None, None, None, 0, 0)
 
     async def add(file_id: str, text: str) -> None:
@@ -71,21 +71,21 @@ async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: 
     await files.vector_stores.create(store)
     await add("file-1", "Thirty days of vacation.")
     await files.vector_stores.remove(store, "file-1")
-    database.pause = refill
+    tables.pause = refill
     await stores.sweep()
-    assert database.pause is None
+    assert tables.pause is None
     assert [chunk.text for chunk in await files.vector_stores.search(store, Query("yeast"), 10)] == [
         "Bread needs yeast."
     ]
     await stores.aclose()
-    await database.aclose()
+    await tables.aclose()
     await files.aclose()
 
 
 async def test_time_is_a_parameter_so_that_statements_are_cached(tmp_path: Path) -> None:
     files = SQLiteFileStore(tmp_path / "files.db", clock=lambda: 1234.5)
     assert await files._tables.fetch("SELECT {now}, CAST({now} AS bigint) + $1", 1) == [(1234.5, 1235)]
-    statistics = await files._db.read(lambda db: db.cache_stats(include_entries=True))
+    statistics = await files._tables.read(lambda db: db.cache_stats(include_entries=True))
     assert not [entry["query"] for entry in statistics["entries"] if "1234.5" in entry["query"]]
     await files.aclose()
 
@@ -99,7 +99,7 @@ async def test_pages_of_a_list_share_one_statement(tmp_path: Path) -> None:
         page = Page(number + 1, descending=False, after=f"file-{number}")
         found, _ = await files.files("ada", page)
         assert found[0].id == f"file-{number + 1}"
-        statistics = await files._db.read(lambda db: db.cache_stats(include_entries=True))
+        statistics = await files._tables.read(lambda db: db.cache_stats(include_entries=True))
         texts |= {entry["query"] for entry in statistics["entries"] if "LIMIT" in entry["query"]}
     assert len(texts) == 1
     await files.aclose()

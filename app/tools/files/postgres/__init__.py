@@ -7,9 +7,12 @@ Tables are created on first use, in the first schema of the user's `search_path`
 
 from __future__ import annotations
 
+from app.storage import Outage
 from app.storage.object_storage import ObjectStorage
-from app.storage.postgres import PostgresTables
-from app.tools.files.postgres.schema import POSTGRES_NAMES, PostgresDatabase, storable
+from app.storage.postgres import PostgresTables, read_postgres_url
+from app.storage.tables import Connection
+from app.tools.files import FilesUnavailable
+from app.tools.files.postgres.schema import POSTGRES_NAMES, migrate_files, storable
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 from app.tools.files.records import FileStore
 from app.tools.files.records.contents import SWEPT_CHUNKS
@@ -33,26 +36,27 @@ class PostgresFileStore(FileStore):
 
     vector_stores: PostgresVectorStores
 
-    def __init__(self, database: PostgresDatabase, storage: ObjectStorage | None = None) -> None:
-        super().__init__(PostgresTables(database, POSTGRES_NAMES, storable), storage)
-        self._db = database
-        self.vector_stores = PostgresVectorStores(database, self._tables)
+    def __init__(self, url: str, storage: ObjectStorage | None = None) -> None:
+        address = read_postgres_url(url, timeout=30.0)
+        outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable, FilesUnavailable)
+        tables = PostgresTables(
+            address, POSTGRES_NAMES, prepare=self._migrate, outage=outage, storable=storable, **address.options
+        )
+        super().__init__(tables, storage)
+        self.vector_stores = PostgresVectorStores(tables)
 
     @classmethod
     def from_url(cls, url: str, storage: ObjectStorage | None = None) -> PostgresFileStore:
         """Connects on first use. Raises `ValueError`."""
-        return cls(PostgresDatabase(url), storage)
+        return cls(url, storage)
 
     async def _delete(self, condition: str, *values: object) -> int:
         # Triggers mark the content as removed.
         return len(await self._tables.execute(f"DELETE FROM antiphon_files WHERE {condition} RETURNING 1", *values))
 
     async def prepare_vectors(self) -> None:
-        await self._db.prepare_vectors()
+        await self.vector_stores.prepare_vectors()
 
-    async def check(self) -> None:
-        await self._db.check()
-        await self._objects.check()
-
-    async def aclose(self) -> None:
-        await self._db.aclose()
+    async def _migrate(self, connection: Connection) -> None:
+        self.vector_stores.has_vectors = False  # the tables may have been dropped
+        await migrate_files(connection)

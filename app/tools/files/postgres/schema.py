@@ -1,5 +1,5 @@
 """
-PostgreSQL tables for files and vector stores, their migrations, and the client that makes them.
+PostgreSQL tables for files and vector stores, and their migrations.
 
 Deleting a file, or removing it from a vector store, deletes a single row; the file then disappears from every query.
 Triggers add its content and chunks to `antiphon_removed`, from which a sweep deletes them in batches.
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncpg
 
-from app.errors import APIError
-from app.storage import Outage
-from app.storage.postgres import PostgresClient, in_postgres, read_postgres_url
+from app.storage.postgres import in_postgres
 from app.storage.tables import Connection, Migrations, migrate
-from app.tools.files import FilesUnavailable, VectorsUnsupported
+from app.tools.files import VectorsUnsupported
 from app.tools.files.records.tables import FILE_TABLES
 
 _LOCK = 0x66696C65  # for migrations; other programs may use advisory locks too
@@ -140,7 +138,12 @@ _NO_EXTENSION = (
 )
 
 
-async def _create_vectors(connection: Connection) -> None:
+async def migrate_files(connection: Connection) -> None:
+    await migrate(connection, "antiphon_files_schema", _LOCK, _MIGRATIONS)
+
+
+async def create_vectors(connection: Connection) -> None:
+    """Raises `VectorsUnsupported`."""
     try:
         await migrate(connection, "antiphon_vectors_schema", _VECTORS_LOCK, Migrations([_VECTORS]))
     except _NO_EXTENSION as error:
@@ -149,29 +152,6 @@ async def _create_vectors(connection: Connection) -> None:
             f"embeddings need the extension `vector` (pgvector), which is not available: {reason}. Install pgvector on "
             "the database server, and run CREATE EXTENSION vector in the database as a user who may."
         ) from None
-
-
-class PostgresDatabase(PostgresClient):
-    """The embeddings table, which needs the extension `vector`, is created on first use."""
-
-    def __init__(self, url: str) -> None:
-        address = read_postgres_url(url, timeout=30.0)
-        outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable, FilesUnavailable)
-        super().__init__(address, prepare=self._migrate, outage=outage, **address.options)
-        self._has_vectors = False
-
-    async def prepare_vectors(self) -> None:
-        """Raises `VectorsUnsupported`."""
-        if not self._has_vectors:
-            await self.transaction(_create_vectors)
-            self._has_vectors = True
-
-    def unavailable(self, reason: str) -> APIError:
-        return self._outage.begins(reason)
-
-    async def _migrate(self, connection: Connection) -> None:
-        self._has_vectors = False  # the tables may have been dropped
-        await migrate(connection, "antiphon_files_schema", _LOCK, _MIGRATIONS)
 
 
 def storable(value: object) -> object:

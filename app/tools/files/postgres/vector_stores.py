@@ -26,9 +26,10 @@ from typing import NamedTuple
 
 import apsw
 
-from app.storage.tables import Rows, Statement, Tables, Transaction, execute, in_transaction
+from app.storage.postgres import PostgresTables
+from app.storage.tables import Rows, Statement, Transaction, execute, in_transaction
 from app.tools.files import FilesUnavailable, VectorsUnsupported
-from app.tools.files.postgres.schema import PostgresDatabase, storable
+from app.tools.files.postgres.schema import create_vectors, storable
 from app.tools.files.vector_stores.ranking import (
     K1,
     LENGTH_WEIGHT,
@@ -163,9 +164,8 @@ class PostgresVectorStores(VectorStoreRecords):
     INSERT INTO antiphon_removed (chunks) SELECT number FROM failed
     """
 
-    def __init__(self, database: PostgresDatabase, tables: Tables) -> None:
-        super().__init__(tables)
-        self._db = database
+    _tables: PostgresTables
+    has_vectors = False  # the embeddings' table, which needs the extension `vector`, is created on first use
 
     async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
         """Triggers record removals, and the file store's `sweep` deletes the chunks."""
@@ -211,7 +211,7 @@ class PostgresVectorStores(VectorStoreRecords):
         except OSError:
             raise FilesUnavailable from None
         if rows and rows.vectors:
-            await self._prepare_vectors()
+            await self._need_vectors()
         return rows
 
     @in_transaction
@@ -287,7 +287,7 @@ class PostgresVectorStores(VectorStoreRecords):
     ) -> dict[ChunkKey, float]:
         if search_query.vector is None:
             return {}
-        await self._prepare_vectors()
+        await self._need_vectors()
         return await self._similarities(NEAREST, search_query, store, search_query.space, files, limit)
 
     async def _similarities(self, statement: str, search_query: Query, *values: object) -> dict[ChunkKey, float]:
@@ -296,11 +296,17 @@ class PostgresVectorStores(VectorStoreRecords):
         rows = await self._tables.fetch(statement, _vector(search_query.vector), *values)
         return {ChunkKey(file, number): similarity(distance) for file, number, distance in rows}
 
-    async def _prepare_vectors(self) -> None:
+    async def prepare_vectors(self) -> None:
+        """Raises `VectorsUnsupported`."""
+        if not self.has_vectors:
+            await self._tables.transaction(create_vectors)
+            self.has_vectors = True
+
+    async def _need_vectors(self) -> None:
         try:
-            await self._db.prepare_vectors()
+            await self.prepare_vectors()
         except VectorsUnsupported as error:
-            raise self._db.unavailable(str(error)) from None
+            raise self._tables.outage.begins(str(error)) from None
 
 
 def _next_rows(store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:

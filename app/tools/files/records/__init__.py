@@ -48,16 +48,16 @@ class FileStore(Records, ABC):
     async def _delete(self, condition: str, *values: object) -> int:
         """Delete files, and mark their content as removed; return their number."""
 
-    @abstractmethod
     async def prepare_vectors(self) -> None:
-        """Create the schema for embeddings; raises `VectorsUnsupported`."""
+        """Create the schema for embeddings, if it is separate; raises `VectorsUnsupported`."""
 
-    @abstractmethod
     async def check(self) -> None:
-        """Check that the store is writable."""
+        """Check that the store is writable, and that existing objects have a storage."""
+        await self._tables.check()
+        await self._objects.check()
 
-    @abstractmethod
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        await self._tables.aclose()
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
         """Write a piece, numbered from 0, to a file or upload part. The content is not visible before `add`."""

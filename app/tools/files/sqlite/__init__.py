@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from app.storage.object_storage import ObjectStorage
-from app.storage.sqlite import Database, SQLiteTables, in_sqlite
-from app.storage.tables import Migrations, Row, Rows, Tables, Transaction, UnpreparedError, execute, in_transaction
+from app.storage.sqlite import SQLiteTables, in_sqlite
+from app.storage.tables import Migrations, Row, Rows, Transaction, UnpreparedError, execute, in_transaction
 from app.tools.files import FilesUnavailable
 from app.tools.files.records import FileStore
 from app.tools.files.records.tables import FILE_TABLES
@@ -59,9 +59,10 @@ class SQLiteFileStore(FileStore):
     def __init__(
         self, path: Path, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
-        super().__init__(SQLiteTables(self._db, clock, SQLITE_NAMES), storage)
-        self.vector_stores = SQLiteVectorStores(self._db, self._tables)
+        name = f"SQLite file store {path}"
+        tables = SQLiteTables(path, _MIGRATIONS, name, SQLITE_NAMES, clock, FilesUnavailable, readers=2)
+        super().__init__(tables, storage)
+        self.vector_stores = SQLiteVectorStores(tables)
 
     @classmethod
     def from_url(
@@ -89,17 +90,9 @@ class SQLiteFileStore(FileStore):
             yield execute(_DELETE_FILE, *file)
         return len(files), entries
 
-    async def prepare_vectors(self) -> None:
-        """Every database supports embeddings."""
-
-    async def check(self) -> None:
-        """Acquire and release the write lock."""
-        await self._db.write(lambda db: None)
-        await self._objects.check()
-
     async def aclose(self) -> None:
         await self.vector_stores.aclose()
-        await self._db.aclose()
+        await super().aclose()
 
 
 _NEXT = f"""
@@ -136,9 +129,9 @@ class SQLiteVectorStores(VectorStoreRecords):
     WHERE {HELD} RETURNING store, {{row}}
     """
 
-    def __init__(self, db: Database, tables: Tables) -> None:
+    def __init__(self, tables: SQLiteTables) -> None:
         super().__init__(tables)
-        self._folder = db.path.with_name(f"{db.path.name}.indexes")
+        self._folder = tables.path.with_name(f"{tables.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
 
     async def delete(self, owner: str, store_id: str) -> bool:
