@@ -120,7 +120,7 @@ class RedisStore(ServerStore):
             "socket_connect_timeout": socket_connect_timeout,
             "socket_timeout": socket_timeout,
             "max_connections": max_connections,
-            **address.options(),
+            **address.options,
         }
         limit, timeout = options.pop("max_connections"), options.pop("socket_timeout")
         outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts))

@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlsplit
 
 from redis import exceptions
 from redis.asyncio import Connection, Redis, SSLConnection
-from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
@@ -69,7 +68,7 @@ end"""
 _SLICE = 256 * 1024  # bytes
 
 
-class _InSlices(AbstractConnection):
+class _Connection(Connection):
     """Sends large commands in slices; asyncio would copy each as a whole."""
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
@@ -86,18 +85,14 @@ class _InSlices(AbstractConnection):
                 check_health = False
 
 
-class _Connection(_InSlices, Connection):
-    pass
-
-
-class _TLSConnection(_InSlices, SSLConnection):
+class _TLSConnection(_Connection, SSLConnection):
     pass
 
 
 class RedisClient:
     """Reports errors as outages."""
 
-    def __init__(self, servers: _Server | _Cluster, limit: int, timeout: float, outage: Outage) -> None:
+    def __init__(self, servers: Redis | _Cluster, limit: int, timeout: float, outage: Outage) -> None:
         """At most `limit` calls run concurrently, each for at most `timeout` seconds, including all waits."""
         self.slots = isinstance(servers, _Cluster)  # whether commands for different keys must be sent separately
         self._servers = servers
@@ -119,7 +114,10 @@ class RedisClient:
         try:
             async with asyncio.timeout(self._timeout), self._free:
                 waiting = False
-                answers = await self._servers.execute(key, commands)
+                if isinstance(self._servers, _Cluster):
+                    answers = await self._servers.execute(key, commands)
+                else:
+                    answers = await _send(self._servers, commands)
         except (RedisError, OSError, UnicodeError) as error:
             if isinstance(error, (DataError, UnicodeError)) or _NO_COUNT.search(str(error)):
                 raise UnstorableValue from None
@@ -154,19 +152,6 @@ async def _send(client: Redis, commands: Iterable[Command]) -> list[Any]:
     for command in commands:
         pipeline.execute_command(*command)
     return await pipeline.execute()
-
-
-class _Server:
-    """The address resolves to the primary."""
-
-    def __init__(self, client: Redis) -> None:
-        self._client = client
-
-    async def execute(self, key: str, commands: Sequence[Command]) -> list[object]:
-        return await _send(self._client, commands)
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
 
 
 class _Cluster:
@@ -259,10 +244,7 @@ class RedisAddress(NamedTuple):
     password: str | None
     tls: bool
     cluster: bool
-    query: str
-
-    def options(self) -> dict[str, object]:
-        return read_options(self.query, _OPTIONS | _TLS_OPTIONS if self.tls else _OPTIONS)
+    options: dict[str, Any]
 
 
 def read_address(url: str) -> RedisAddress:
@@ -281,14 +263,15 @@ def read_address(url: str) -> RedisAddress:
             "The store URL is malformed: expected redis://[[user]:password@]host[:port][/database], with special "
             "characters in user and password percent-encoded."
         ) from None
+    tls = parts.scheme.startswith("rediss")
     address = RedisAddress(
         hosts=hosts,
         database=int(path),
         username=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
-        tls=parts.scheme.startswith("rediss"),
+        tls=tls,
         cluster=parts.scheme.endswith("+cluster"),
-        query=parts.query,
+        options=read_options(parts.query, _OPTIONS | _TLS_OPTIONS if tls else _OPTIONS),
     )
     if address.cluster and address.database:
         raise ValueError("Invalid store URL: a Redis cluster has no databases. Omit the database number.")
@@ -297,7 +280,9 @@ def read_address(url: str) -> RedisAddress:
     return address
 
 
-def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _Cluster:
+def make_servers(address: RedisAddress, options: dict[str, Any]) -> Redis | _Cluster:
+    """A single server's address must resolve to the primary."""
+
     def connect(host: _Host) -> Redis:
         client = Redis(
             host=host[0],
@@ -315,7 +300,7 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> _Server | _C
         client.connection_pool.connection_class = _TLSConnection if address.tls else _Connection
         return client
 
-    return _Cluster(address.hosts, connect) if address.cluster else _Server(connect(address.hosts[0]))
+    return _Cluster(address.hosts, connect) if address.cluster else connect(address.hosts[0])
 
 
 def _reason(error: Exception) -> str:

@@ -8,8 +8,8 @@ Counters in Redis.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
 
 from app.stores import SLOT_LEASE, TokenCharge, TokenResult
 from app.stores.redis.connection import RedisClient, lua_write_guard
@@ -80,20 +80,22 @@ class RedisCounters:
         return bool(acquired)
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        pools = groupby(sorted(slots), lambda slot: slot[0])
-        lost = await asyncio.gather(*(self._renew(pool, [name for _, name in group]) for pool, group in pools))
-        return [slot for slots in lost for slot in slots]
+        pools = defaultdict[str, list[str]](list)
+        for pool, holder in slots:
+            pools[pool].append(holder)
+        replies = await asyncio.gather(
+            *(
+                self._server.execute(_key(pool), ("EVAL", _RENEW, 1, _key(pool), _LEASE, *holders))
+                for pool, holders in pools.items()
+            )
+        )
+        return [(pool, holder.decode()) for pool, (lost,) in zip(pools, replies, strict=True) for holder in lost]
 
     async def release(self, pool: str, holder: str) -> None:
         await self._server.execute(_key(pool), ("ZREM", _key(pool), holder))
 
     async def aclose(self) -> None:
         await self._server.aclose()
-
-    async def _renew(self, pool: str, holders: list[str]) -> list[tuple[str, str]]:
-        key = _key(pool)
-        [lost] = await self._server.execute(key, ("EVAL", _RENEW, 1, key, _LEASE, *holders))
-        return [(pool, holder.decode()) for holder in lost]
 
 
 _LEASE = round(SLOT_LEASE * 1000)  # milliseconds
