@@ -129,20 +129,6 @@ class SQLiteTables:
     async def fetch(self, text: str, *values: object) -> Rows:
         return await self.read(lambda db: self._query(db, text, values).fetchall())
 
-    async def fetch_some(self, text: str, *values: object, max_bytes: int) -> Rows:
-        """Like `fetch`, but stops once the last column exceeds `max_bytes` in total."""
-
-        def read(db: apsw.Connection) -> Rows:
-            rows, size = [], 0
-            for row in self._query(db, text, values):
-                rows.append(row)
-                size += len(row[-1])
-                if size > max_bytes:
-                    break
-            return rows
-
-        return await self.read(read)
-
     async def snapshot(self, transaction: Callable[[], Transaction[T]]) -> T:
         """Run read-only statements that see no later commits."""
 

@@ -171,6 +171,7 @@ SELECT ended, leased > {moment} FROM antiphon_runs WHERE bucket = $1 AND respons
 _READ = """
 SELECT first, last, ends, data FROM antiphon_batches AS batches WHERE {of_run} AND last > $3 ORDER BY last LIMIT $4
 """
+_SEGMENTS = 16  # per read; a segment can have a megabyte
 _CANCEL = "UPDATE antiphon_runs SET cancelled = true WHERE bucket = $1 AND response = $2"
 _ORPHANS = "SELECT bucket, response FROM antiphon_runs WHERE NOT ended AND leased <= {moment} LIMIT 100"
 
@@ -231,12 +232,8 @@ class SQLLog(ABC):
     async def delete(self, run: RunKey) -> None:
         await self._tables.execute(self.DELETE, *run, idempotent=True)
 
-    @abstractmethod
-    async def _fetch_segments(self, statement: str, *values: object) -> Rows:
-        """At most about 16 MiB; the statement's last parameter limits the number of rows."""
-
     async def _poll(self, run: RunKey, after: int) -> list[EventSegment]:
-        rows = await self._fetch_segments(_READ, *run, min(after, 2**62))
+        rows = await self._tables.fetch(_READ, *run, min(after, 2**62), _SEGMENTS)
         return [EventSegment(first, last, data, bool(ends)) for first, last, ends, data in rows]
 
 

@@ -170,13 +170,10 @@ _RENEWED = "(bucket, response) IN (SELECT b.value, r.value FROM json_each($4) AS
 
 _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
 _LAST_PAUSE = 0.25  # all further pauses
-_MAX_READ_BYTES = 1024 * 1024  # per read
 
 
 class SQLiteLog(SQLLog):
     """Event logs in the same file; waiting readers poll, at growing intervals."""
-
-    _tables: SQLiteTables
 
     BEGIN = """
     DELETE FROM antiphon_runs WHERE bucket = $1 AND response = $2;
@@ -218,9 +215,6 @@ class SQLiteLog(SQLLog):
                     await asyncio.sleep(pause)
                     segments = await self._poll(run, after)
         return segments
-
-    async def _fetch_segments(self, statement: str, *values: object) -> Rows:
-        return await self._tables.fetch_some(statement, *values, 500, max_bytes=_MAX_READ_BYTES)
 
     async def aclose(self) -> None:
         """The store closes the file."""

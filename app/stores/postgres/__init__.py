@@ -19,7 +19,7 @@ from typing import Any
 from app.runtime.tasks import wait_for_event
 from app.storage import Outage
 from app.storage.postgres import PostgresTables, read_postgres_url
-from app.storage.tables import Rows, Transaction, execute
+from app.storage.tables import Transaction, execute
 from app.stores import SLOT_LEASE, Change, EventSegment, RunKey, TokenCharge, TokenResult, images_partition, owner_of
 from app.stores.postgres.schema import CHANNEL, migrate_store
 from app.stores.sql import EXPIRE, SQLLog, SQLStore, delete_expired_from
@@ -224,9 +224,6 @@ class PostgresLog(SQLLog):
         if self._connection is not None:
             self._connection.terminate()
             await asyncio.sleep(0)  # closes the socket
-
-    async def _fetch_segments(self, statement: str, *values: object) -> Rows:
-        return await self._tables.fetch(statement, *values, 16)  # a segment can have a megabyte
 
     async def _listen(self) -> bool:
         """Start to listen; return whether the connection is open."""
