@@ -43,7 +43,8 @@ from app.tools.files.records import FileStore
 from app.tools.files.settings import FileSearchSettings
 from app.tools.files.uploads import Files, MultipartUploads
 from app.tools.files.vector_stores import VectorStores
-from app.tools.files.vector_stores.ranking import MAX_RESULTS, Ranked, RankingOptions
+from app.tools.files.vector_stores.ranking import MAX_RESULTS, RankingOptions
+from app.tools.files.vector_stores.records import Candidate
 from app.tools.files.vector_stores.requests import AttributeFilter
 from app.tools.validation import read_declaration
 
@@ -216,11 +217,11 @@ class FileSearchSession(ToolSession):
         passages, sources = self._passages(results, call.items)
         fields = {
             "queries": queries,
-            "results": [{**result.resource(), "text": result.candidate.text} for result in results],
+            "results": [{**result.resource(), "text": result.text} for result in results],
         }
         return Outcome("\n\n".join(passages) if sources else NOTHING_FOUND, fields, sources=sources)
 
-    def _passages(self, results: Sequence[Ranked], items: Sequence[Item]) -> tuple[list[str], list[Source]]:
+    def _passages(self, results: Sequence[Candidate], items: Sequence[Item]) -> tuple[list[str], list[Source]]:
         """Return an introduction with as many passages as fit, at least one, and their sources."""
         # Citation marks not yet used in the conversation.
         earlier = sum(item.get("type") == "file_search_call" for item in items)
@@ -229,9 +230,9 @@ class FileSearchSession(ToolSession):
         passages, sources = [FOUND.format(first=first)], list[Source]()
         budget = self._max_chars - len(FOUND) - 100  # characters; the last passage may be slightly truncated
         for number, result in enumerate(results, first):
-            file, mark = result.candidate.file, f"【{number}】"
+            file, mark = result.file, f"【{number}】"
             attributes = "; ".join(f"{name}: {value}" for name, value in (file.attributes or {}).items())
-            text = f"{mark} {file.filename}{f' ({attributes})' if attributes else ''}\n{result.candidate.text}"
+            text = f"{mark} {file.filename}{f' ({attributes})' if attributes else ''}\n{result.text}"
             budget -= len(text) + 2
             if sources and budget < 0:
                 break

@@ -19,8 +19,8 @@ import pytest
 
 from app.tools.files.parsing import chunks
 from app.tools.files.records import FileStore
-from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
-from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
+from app.tools.files.vector_stores.ranking import RankingOptions, rank
+from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
 from tests.support.file_databases import FileDatabase
 from tests.tools.files.conftest import add_file, claim_next
 from tests.tools.files.corpus import SYNONYMS, corpus
@@ -47,7 +47,7 @@ class Judged(NamedTuple):
     """A question, a predicate for correct results, and how many correct chunks the store contains."""
 
     text: str
-    is_answer: Callable[[Ranked], bool]
+    is_answer: Callable[[Candidate], bool]
     answers: int
 
 
@@ -91,7 +91,7 @@ async def test_gazetteer_answers_rank_as_high_as_measured(store: FileStore) -> N
     questions = [
         Judged(
             question.text,
-            lambda found, at=question: found.candidate.file.id == at.file and at.answer in found.candidate.text,
+            lambda found, at=question: found.file.id == at.file and at.answer in found.text,
             sum(question.answer in part for part in texts[question.file]),
         )
         for question in corpus_questions
@@ -110,7 +110,7 @@ async def test_public_faq_answers_rank_as_high_as_measured(store: FileStore) -> 
     assert len(pairs) == 503
     await add(store, "faq", [TextChunk(answer) for _, answer in pairs])
     quality = await measure(
-        store, [Judged(text, lambda found, at=answer: found.candidate.text == at, 1) for text, answer in pairs]
+        store, [Judged(text, lambda found, at=answer: found.text == at, 1) for text, answer in pairs]
     )
     assert quality.mrr >= 0.505
     assert quality.ndcg >= 0.557

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import apsw
 
@@ -132,11 +132,8 @@ WHERE {HELD} RETURNING 1
 """
 
 
-class ChunkKey(NamedTuple):
-    """`file` is a row in antiphon_store_files, `number` the chunk's position in the file."""
-
-    file: int
-    number: int
+# A row in antiphon_store_files, and the chunk's position in the file.
+ChunkKey: TypeAlias = tuple[int, int]
 
 
 class _Rows(NamedTuple):
@@ -191,7 +188,9 @@ class PostgresVectorStores(VectorStoreRecords):
             return None
         count = words = size = 0
         space: str | None = None
-        while rows := await self._next_rows(job.store_id, chunks, model):
+        while rows := await _next_rows(job.store_id, chunks, model):
+            if rows.vectors:
+                await self._need_vectors()
             numbers = [*range(count, count + len(rows.texts))]
             statements = [execute(_INSERT, job.row, numbers, rows.lengths, rows.terms, rows.texts)]
             if rows.vectors:
@@ -203,16 +202,6 @@ class PostgresVectorStores(VectorStoreRecords):
             size += rows.bytes
             space = rows.space or space
         return count, words, size, space
-
-    async def _next_rows(self, store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:
-        """Return None at the end."""
-        try:
-            rows = await asyncio.to_thread(_next_rows, store, chunks, model)
-        except OSError:
-            raise FilesUnavailable from None
-        if rows and rows.vectors:
-            await self._need_vectors()
-        return rows
 
     @in_transaction
     def _while_claimed(self, job: Job, *statements: Statement) -> Transaction[Rows | None]:
@@ -239,12 +228,12 @@ class PostgresVectorStores(VectorStoreRecords):
         if similarities:
             # Chunks found only by keywords need their similarity too.
             others = [key for key in keys if key not in similarities]
-            numbers = [key.file for key in others], [key.number for key in others]
-            similarities |= await self._similarities(_SIMILARITIES, search_query, *numbers, search_query.space)
-        rows = await self._tables.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys])
-        texts = {ChunkKey(file, number): text for file, number, text in rows}
+            columns = [file for file, _ in others], [number for _, number in others]
+            similarities |= await self._similarities(_SIMILARITIES, search_query, *columns, search_query.space)
+        rows = await self._tables.fetch(_TEXTS, [file for file, _ in keys], [number for _, number in keys])
+        texts = {(file, number): text for file, number, text in rows}
         return [
-            FoundChunk(f"{key.file}:{key.number}", key.file, texts[key], scores.get(key), similarities.get(key))
+            FoundChunk(f"{key[0]}:{key[1]}", key[0], texts[key], scores.get(key), similarities.get(key))
             for key in keys
             if key in texts  # otherwise just deleted
         ]
@@ -276,7 +265,7 @@ class PostgresVectorStores(VectorStoreRecords):
             limit,
         )
         maximum = highest_score(total, counts)
-        return {ChunkKey(file, number): min(1.0, score / maximum) for file, number, score in rows}
+        return {(file, number): min(1.0, score / maximum) for file, number, score in rows}
 
     async def _counts(self, store: str, wanted: Sequence[str], limit: int) -> dict[str, int]:
         ((counts,),) = await self._tables.fetch(_COUNT, _hashes(store, wanted), len(FREQUENCIES), limit)
@@ -294,7 +283,7 @@ class PostgresVectorStores(VectorStoreRecords):
         """`statement` compares chunks with the query's vector, its first parameter."""
         assert search_query.vector is not None
         rows = await self._tables.fetch(statement, _vector(search_query.vector), *values)
-        return {ChunkKey(file, number): similarity(distance) for file, number, distance in rows}
+        return {(file, number): similarity(distance) for file, number, distance in rows}
 
     async def prepare_vectors(self) -> None:
         """Raises `VectorsUnsupported`."""
@@ -309,22 +298,29 @@ class PostgresVectorStores(VectorStoreRecords):
             raise self._tables.outage.begins(str(error)) from None
 
 
-def _next_rows(store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:
-    """Return None at the end. Slow: runs in a thread."""
-    batch = [*islice(chunks, CHUNKS_AT_ONCE)]
-    if not batch:
-        return None
-    texts = [str(storable(chunk.text)) for chunk in batch]
-    found = [hashed_terms(store, text) for text in texts]
-    vectors = [chunk.vector for chunk in batch if chunk.vector is not None]
-    return _Rows(
-        lengths=[words for _, words in found],
-        terms=[f"{{{','.join(map(str, hashes))}}}" for hashes, _ in found],
-        texts=texts,
-        vectors=[*map(_vector, vectors)],
-        bytes=sum(len(text.encode()) for text in texts) + sum(map(len, vectors)),
-        space=vector_space(model, vectors[0]) if vectors else None,
-    )
+async def _next_rows(store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:
+    """Return None at the end. Raises `FilesUnavailable`."""
+
+    def read() -> _Rows | None:
+        batch = [*islice(chunks, CHUNKS_AT_ONCE)]
+        if not batch:
+            return None
+        texts = [str(storable(chunk.text)) for chunk in batch]
+        found = [hashed_terms(store, text) for text in texts]
+        vectors = [chunk.vector for chunk in batch if chunk.vector is not None]
+        return _Rows(
+            lengths=[words for _, words in found],
+            terms=[f"{{{','.join(map(str, hashes))}}}" for hashes, _ in found],
+            texts=texts,
+            vectors=[*map(_vector, vectors)],
+            bytes=sum(len(text.encode()) for text in texts) + sum(map(len, vectors)),
+            space=vector_space(model, vectors[0]) if vectors else None,
+        )
+
+    try:
+        return await asyncio.to_thread(read)
+    except OSError:
+        raise FilesUnavailable from None
 
 
 def _vector(vector: bytes) -> str:

@@ -72,8 +72,10 @@ class Index:
                 db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (chunk_id, to_indexed_text(chunk.text)))
                 size += len(chunk.text.encode())
                 if chunk.vector is not None:
-                    if not number:
-                        _use_space(db, vector_space(model, chunk.vector))
+                    if not number and _space(db) != (space := vector_space(model, chunk.vector)):
+                        # Another model's vectors are not comparable.
+                        db.execute("DELETE FROM vectors")
+                        db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (space,))
                     db.execute("INSERT INTO vectors VALUES (?, ?)", (chunk_id, chunk.vector))
                     size += len(chunk.vector)
         return size
@@ -163,13 +165,6 @@ def _similarities(db: apsw.Connection, vector: bytes, selection: str, **values: 
 def _space(db: apsw.Connection) -> str | None:
     rows = query(db, "SELECT value FROM facts WHERE name = 'embeddings'")
     return str(rows[0][0]) if rows else None
-
-
-def _use_space(db: apsw.Connection, space: str) -> None:
-    """Delete another model's vectors, which are not comparable."""
-    if _space(db) != space:
-        db.execute("DELETE FROM vectors")
-        db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (space,))
 
 
 def _files(db: apsw.Connection) -> Iterator[int]:

@@ -13,8 +13,9 @@ from app.core.access import UNRESTRICTED, KeyAccess
 from app.errors import InvalidRequest, NotFound
 from app.tools import Account
 from app.tools.files import EmbeddingsUnavailable, Page, file_not_found, list_page
-from app.tools.files.vector_stores.ranking import Ranked, RankingOptions, rank
+from app.tools.files.vector_stores.ranking import RankingOptions, rank
 from app.tools.files.vector_stores.records import (
+    Candidate,
     FileCounts,
     NewStoreFile,
     Query,
@@ -131,10 +132,7 @@ class VectorStores:
         return {
             "object": "vector_store.search_results.page",
             "search_query": body.queries(),
-            "data": [
-                {**result.resource(), "content": [{"type": "text", "text": result.candidate.text}]}
-                for result in results
-            ],
+            "data": [{**result.resource(), "content": [{"type": "text", "text": result.text}]} for result in results],
             "has_more": False,
             "next_page": None,
         }
@@ -148,7 +146,7 @@ class VectorStores:
         *,
         filters: ComparisonFilter | CompoundFilter | None = None,
         ranking: RankingOptions | None = None,
-    ) -> Sequence[Ranked]:
+    ) -> Sequence[Candidate]:
         """
         Return the best `limit` chunks in these stores for any query, best first.
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -36,24 +37,7 @@ class RankingOptions(RequestBody):
     hybrid_search: HybridWeights | None = None
 
 
-class Ranked(NamedTuple):
-    """The score is from 0 to 1."""
-
-    candidate: Candidate
-    score: float
-
-    def resource(self) -> dict[str, object]:
-        """Without the text."""
-        file = self.candidate.file
-        return {
-            "file_id": file.id,
-            "filename": file.filename,
-            "score": self.score,
-            "attributes": file.attributes or {},
-        }
-
-
-def rank(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -> list[Ranked]:
+def rank(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -> list[Candidate]:
     """
     Return the best `limit` distinct chunks above the score threshold, best first.
 
@@ -62,14 +46,14 @@ def rank(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -
     """
     weights = options.hybrid_search or HybridWeights()
     total = weights.embedding_weight + weights.text_weight
-    best: dict[str, Ranked] = {}
+    best: dict[str, Candidate] = {}
     for candidate in candidates:
         score = candidate.text_score or 0.0
         if candidate.similarity is not None and total:
             score = (weights.embedding_weight * candidate.similarity + weights.text_weight * score) / total
         previous = best.get(candidate.id)
         if score >= (options.score_threshold or 0.0) and (previous is None or previous.score < score):
-            best[candidate.id] = Ranked(candidate, score)
+            best[candidate.id] = replace(candidate, score=score)
     return sorted(best.values(), key=lambda result: -result.score)[:limit]
 
 

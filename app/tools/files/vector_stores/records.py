@@ -161,13 +161,23 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk that matches a search, with scores from 0 to 1, or None if not computed."""
+    """A chunk that matches a search. Scores are from 0 to 1, or None if not computed."""
 
     id: str
     file: StoreFile
     text: str
     text_score: float | None = None
     similarity: float | None = None
+    score: float = 0.0  # set by `rank`
+
+    def resource(self) -> dict[str, object]:
+        """Without the text."""
+        return {
+            "file_id": self.file.id,
+            "filename": self.file.filename,
+            "score": self.score,
+            "attributes": self.file.attributes or {},
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,25 +19,21 @@ Predicate: TypeAlias = Callable[[Mapping[str, object]], bool]
 MAX_FILTERS = 100  # per compound filter
 
 
-class _Filter(BaseModel):
-    """
-    A filter on file attributes, in OpenAI's format.
-
-        {"type": "and", "filters": [{"type": "eq", "key": "year", "value": 2024}, ...]}
-
-    If the attribute is missing, or the two values cannot be ordered, a comparison is false; `ne` and `nin` are true.
-    """
+class ComparisonFilter(BaseModel):
+    """If the attribute is missing, or cannot be ordered with the value, only `ne` and `nin` are true."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-
-class ComparisonFilter(_Filter):
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
     key: Annotated[str, Field(max_length=64)]
     value: Value | Annotated[list[Value], Field(max_length=1000)]
 
 
-class CompoundFilter(_Filter):
+class CompoundFilter(BaseModel):
+    """`{"type": "and", "filters": [{"type": "eq", "key": "year", "value": 2024}, ...]}`"""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
     type: Literal["and", "or"]
     filters: Annotated[list[AttributeFilter], Field(max_length=MAX_FILTERS)]
 
