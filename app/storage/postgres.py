@@ -59,7 +59,7 @@ _DEFAULTS: Mapping[str, float] = {
 class PostgresAddress(NamedTuple):
     url: str
     name: str  # for messages, without user and password
-    options: dict[str, Any]
+    options: dict[str, Any]  # `connect_timeout` and `timeout` in seconds, `max_connections`, `statement_cache_size`
 
 
 def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
@@ -106,27 +106,24 @@ class PostgresTables:
         prepare: Callable[[Connection], Awaitable[None]],
         outage: Outage,
         storable: Callable[[object], object] = lambda value: value,
-        max_connections: int,
-        timeout: float,
-        connect_timeout: float,
-        statement_cache_size: int,
     ) -> None:
         """
         A call lasts at most the sum of both timeouts, including all waits. `words` are replaced in statements.
 
         `prepare` creates or migrates the tables; `storable` converts values that PostgreSQL would reject.
         """
+        options = address.options
         self.outage = outage
         self._address = address
         self._text = cache(partial(in_postgres, words=words))
         self._storable = storable
         self._options: dict[str, Any] = {
-            "timeout": connect_timeout,
-            "statement_cache_size": statement_cache_size,
+            "timeout": options["connect_timeout"],
+            "statement_cache_size": options["statement_cache_size"],
             "server_settings": {"application_name": "antiphon"},
         }
-        self._max_connections = max_connections
-        self._timeout = connect_timeout + timeout
+        self._max_connections: int = options["max_connections"]
+        self._timeout: float = options["connect_timeout"] + options["timeout"]
         self._pool: Any = None
         self._prepare = prepare
         self._prepared = False

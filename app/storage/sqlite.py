@@ -106,20 +106,19 @@ class SQLiteTables:
         self,
         path: Path,
         migrations: Migrations,
-        name: str,
         words: Mapping[str, str],
         clock: Callable[[], float],
         error: Callable[[], APIError] = StoreUnavailable,
         *,
         readers: int = 1,
-        busy_timeout: float = BUSY_TIMEOUT,
-        synchronous: str = "normal",
+        **options: Any,
     ) -> None:
-        """`name` is for logs. `words` are replaced in statements."""
+        """`words` are replaced in statements; `options` are arguments of `connect`."""
+        name = f"SQLite store {path}"
         self.path = path
         self._migrations, self._clock = migrations, clock
         self._text = cache(partial(in_sqlite, words=words))
-        self._busy_timeout, self._synchronous = busy_timeout, synchronous
+        self._options = options
         self._writer = ThreadPoolExecutor(1, "antiphon-sqlite-write")
         self._readers = ThreadPoolExecutor(readers, "antiphon-sqlite-read")
         self._writing, self._reading = Outage(f"{name} (writing)", error), Outage(f"{name} (reading)", error)
@@ -179,7 +178,7 @@ class SQLiteTables:
         self._open.clear()
 
     def _call(self, work: Callable[[apsw.Connection], T], outage: Outage) -> T:
-        deadline = time.monotonic() + self._busy_timeout
+        deadline = time.monotonic() + self._options.get("busy_timeout", BUSY_TIMEOUT)
         while True:
             try:
                 result = work(self._connection())
@@ -203,7 +202,7 @@ class SQLiteTables:
     def _connection(self) -> apsw.Connection:
         db: apsw.Connection | None = getattr(self._local, "db", None)
         if db is None:
-            db = self._local.db = connect(self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous)
+            db = self._local.db = connect(self.path, **self._options)
             self._open.add(db)
             migrate_tables(db, self._migrations)
         return db

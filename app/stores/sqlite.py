@@ -15,6 +15,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from app.storage import one_of, read_options, seconds
@@ -86,19 +87,9 @@ class SQLiteStore(SQLStore):
         delete_expired_from("antiphon_runs", "id", "ended AND expires <= {moment}"),
     )
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        ttl: float,
-        busy_timeout: float = 5.0,
-        synchronous: str = "normal",
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        path = Path(path).expanduser()
-        name = f"SQLite store {path}"
-        tables = SQLiteTables(path, MIGRATIONS, name, _WORDS, clock, busy_timeout=busy_timeout, synchronous=synchronous)
-        super().__init__(tables, ttl=ttl)
+    def __init__(self, path: str | Path, *, ttl: float, clock: Callable[[], float] = time.time, **options: Any) -> None:
+        """`options` are arguments of `app.storage.sqlite.connect`."""
+        super().__init__(SQLiteTables(Path(path).expanduser(), MIGRATIONS, _WORDS, clock, **options), ttl=ttl)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.time) -> SQLiteStore:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.runtime.tasks import wait_for_event
 from app.storage import Outage
-from app.storage.postgres import PostgresTables, read_postgres_url
+from app.storage.postgres import PostgresAddress, PostgresTables, read_postgres_url
 from app.storage.tables import Transaction, execute
 from app.stores import SLOT_LEASE, Change, EventSegment, RunKey, TokenCharge, TokenResult, images_partition, owner_of
 from app.stores.postgres.schema import CHANNEL, migrate_store
@@ -85,24 +85,16 @@ class PostgresStore(SQLStore):
 
     _tables: PostgresTables
 
-    def __init__(self, connect: Callable[..., PostgresTables], *, ttl: float) -> None:
-        """The arguments of `connect` override the URL's options."""
-        self._connect = connect
+    def __init__(self, address: PostgresAddress, *, ttl: float) -> None:
+        self._address = address
+        self._outage = Outage(f"PostgreSQL at {address.name}")
         self._has_index = False  # on owners
-        super().__init__(connect(), ttl=ttl)
+        super().__init__(self._connect(address), ttl=ttl)
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, **defaults: float) -> PostgresStore:
         """URL options override `defaults`. Raises ValueError, without secrets."""
-        address = read_postgres_url(url, **defaults)
-        outage = Outage(f"PostgreSQL at {address.name}")
-
-        def connect(**options: float) -> PostgresTables:
-            return PostgresTables(
-                address, _WORDS, prepare=migrate_store, outage=outage, **{**address.options, **options}
-            )
-
-        return cls(connect, ttl=ttl)
+        return cls(read_postgres_url(url, **defaults), ttl=ttl)
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         await self._tables.execute(EXPIRE, partition, idempotent=True)  # one statement cannot replace the row
@@ -142,7 +134,11 @@ class PostgresStore(SQLStore):
         return PostgresLog(self._tables, ttl=ttl, lease=lease)
 
     def counters(self) -> PostgresCounters:
-        return PostgresCounters(self._connect(timeout=FAST, connect_timeout=FAST))
+        options = {**self._address.options, "timeout": FAST, "connect_timeout": FAST}
+        return PostgresCounters(self._connect(self._address._replace(options=options)))
+
+    def _connect(self, address: PostgresAddress) -> PostgresTables:
+        return PostgresTables(address, _WORDS, prepare=migrate_store, outage=self._outage)
 
 
 def _apply_staged(values: tuple[Any, ...]) -> Transaction[bool]:

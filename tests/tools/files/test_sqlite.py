@@ -56,7 +56,7 @@ class PausingTables(SQLiteTables):
 
 async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: Path) -> None:
     files = SQLiteFileStore(tmp_path / "files.db")
-    tables = PausingTables(tmp_path / "files.db", _MIGRATIONS, "files", SQLITE_NAMES, time.time)
+    tables = PausingTables(tmp_path / "files.db", _MIGRATIONS, SQLITE_NAMES, time.time)
     stores = SQLiteVectorStores(tables)
     store = VectorStore("vs_1", "ada", "", None, None, None, 0, 0)
 

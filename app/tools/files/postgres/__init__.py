@@ -39,9 +39,7 @@ class PostgresFileStore(FileStore):
     def __init__(self, url: str, storage: ObjectStorage | None = None) -> None:
         address = read_postgres_url(url, timeout=30.0)
         outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable, FilesUnavailable)
-        tables = PostgresTables(
-            address, POSTGRES_NAMES, prepare=self._migrate, outage=outage, storable=storable, **address.options
-        )
+        tables = PostgresTables(address, POSTGRES_NAMES, prepare=self._migrate, outage=outage, storable=storable)
         super().__init__(tables, storage)
         self.vector_stores = PostgresVectorStores(tables)
 

@@ -59,8 +59,7 @@ class SQLiteFileStore(FileStore):
     def __init__(
         self, path: Path, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
-        name = f"SQLite file store {path}"
-        tables = SQLiteTables(path, _MIGRATIONS, name, SQLITE_NAMES, clock, FilesUnavailable, readers=2)
+        tables = SQLiteTables(path, _MIGRATIONS, SQLITE_NAMES, clock, FilesUnavailable, readers=2)
         super().__init__(tables, storage)
         self.vector_stores = SQLiteVectorStores(tables)
 
