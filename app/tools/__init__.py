@@ -182,6 +182,10 @@ class Outcome:
         return cls(message, fields or {}, "failed", begun=begun)
 
 
+class CallFailed(Exception):
+    """For a tool's own use: `run` returns `Outcome.failed`. The message is safe for the model and the caller."""
+
+
 class Account:
     """
     An API key's account, charged for tools' backend requests. This class has no limits.

@@ -33,6 +33,7 @@ import httpx
 
 from app.core.charsets import codec_of, declared_charset
 from app.core.http import parse_address
+from app.tools import CallFailed
 
 AddressPolicy: TypeAlias = Literal["public", "private", "any"]
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -49,8 +50,8 @@ _MAX_MEMBERS = 1000  # per gzip body
 _PORTS = {"http": 80, "https": 443}
 
 
-class OutboundRefused(Exception):
-    """The message is safe to show to a caller."""
+class OutboundRefused(CallFailed):
+    """By the rules above, or because the response is too large."""
 
 
 _GLOBAL_UNICAST = ip_network("2000::/3")
@@ -387,14 +388,6 @@ class _Body(BoundedBody, httpx.AsyncByteStream):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedPage:
-    url: httpx.URL  # after redirects
-    status: int
-    content_type: str
-    content: bytes
-
-
 async def fetch(
     url: str,
     *,
@@ -403,9 +396,9 @@ async def fetch(
     max_bytes: int = MAX_RESPONSE_BYTES,
     seconds: float = MAX_SECONDS,
     resolver: Resolver = resolve,
-) -> FetchedPage:
+) -> httpx.Response:
     """
-    Check each redirect's target.
+    Read a page, and check each redirect's target.
 
     Raises `OutboundRefused` for disallowed URLs and large responses, `TimeoutError`, and `httpx.HTTPError`.
     """
@@ -417,7 +410,7 @@ async def fetch(
                 checked = checked_url(url, allowed=allowed, policy=policy)
                 async with client.stream("GET", checked) as response:
                     if response.next_request is None:
-                        media_type = response.headers.get("content-type", "")
-                        return FetchedPage(checked, response.status_code, media_type, await response.aread())
+                        await response.aread()
+                        return response
                     url = str(response.next_request.url)
     raise OutboundRefused(f"The URL redirects more than {MAX_REDIRECTS} times.")

@@ -7,9 +7,8 @@ import binascii
 import re
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import httpx
 import orjson
@@ -22,9 +21,18 @@ from app.core.types.request import Item
 from app.core.usage import image_usage, request_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
 from app.runtime.outbound import why_no_answer
-from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, ToolSession
+from app.tools import (
+    CallFailed,
+    Declaration,
+    HostedFunction,
+    HostedTool,
+    Outcome,
+    Report,
+    ToolCall,
+    ToolHost,
+    ToolSession,
+)
 from app.tools.endpoint import endpoint_client, endpoint_options
-from app.tools.guard import OutboundRefused
 from app.tools.validation import read_declaration, read_table
 
 MAX_IMAGE_ANSWER_BYTES = 200_000_000  # including partial images, in base64
@@ -73,14 +81,7 @@ class ImageDeclaration(BaseModel):
         return self.model_dump(exclude_none=True, exclude={"action", "input_image_mask", "model", "partial_images"})
 
 
-class ImageFailed(Exception):
-    """Its message is safe for the model and the caller."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputImage:
-    media_type: str
-    data: bytes
+ImageFile: TypeAlias = tuple[str, bytes, str]  # file name, content and media type, as uploaded by httpx
 
 
 class ImageGenerationTool(HostedTool):
@@ -117,7 +118,7 @@ class ImageGenerationTool(HostedTool):
 
 class ImageSession(ToolSession):
     def __init__(
-        self, settings: ImageSettings, http: httpx.AsyncClient, declared: ImageDeclaration, mask: InputImage | None
+        self, settings: ImageSettings, http: httpx.AsyncClient, declared: ImageDeclaration, mask: ImageFile | None
     ) -> None:
         self._http, self._declared, self._mask = http, declared, mask
         self._backend, self._model = settings.backend, settings.choose_model(declared.model)
@@ -171,7 +172,7 @@ class ImageSession(ToolSession):
                         **_without_none({name: event.get(name) for name in _ECHOED}),
                     )
             result = _result_of(answer)
-        except ImageFailed as error:
+        except CallFailed as error:
             return Outcome.failed(str(error))
         finally:
             if charged := request_usage(answer.get("usage")):
@@ -186,15 +187,15 @@ class ImageSession(ToolSession):
             usage={"image_gen": image_usage(usage)} if isinstance(usage, dict) else {},
         )
 
-    async def _images_to_edit(self, call: ToolCall, report: Report) -> list[InputImage]:
+    async def _images_to_edit(self, call: ToolCall, report: Report) -> list[ImageFile]:
         """Oldest first."""
         declared = self._declared.action or "auto"
         action = call.arguments.get("action") if declared == "auto" else declared
         if action != "edit":
             return []
-        latest: list[InputImage] = []
+        latest: list[ImageFile] = []
         for found in _images_of(call.items, report):
-            image = found if isinstance(found, InputImage) else _made_image(found, await report.stored_image(found))
+            image = found if isinstance(found, tuple) else _made_image(found, await report.stored_image(found))
             if image:
                 latest.append(image)
             if len(latest) == MAX_EDITED_IMAGES:
@@ -214,7 +215,7 @@ def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | Item]:
+def _images_of(items: Sequence[Item], report: Report) -> Iterator[ImageFile | Item]:
     """Generated and sent images, latest first. A stored image is yielded as its item."""
     stored: set[str] = set()  # a client may have resent an item
     for item in reversed(items):
@@ -230,22 +231,22 @@ def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | I
                     yield image
 
 
-def _made_image(item: Item, result: object) -> InputImage | None:
+def _made_image(item: Item, result: object) -> ImageFile | None:
     return _decoded(str(item.get("output_format") or "png"), result)
 
 
-def _image_of(source: object) -> InputImage | None:
+def _image_of(source: object) -> ImageFile | None:
     url = source.get("image_url") if isinstance(source, dict) else source
     if not isinstance(url, str) or not (match := _DATA_URL.match(url)):
         return None
     return _decoded(match[1].lower().removeprefix("image/"), url[match.end() :])
 
 
-def _decoded(form: str, data: object) -> InputImage | None:
+def _decoded(form: str, data: object) -> ImageFile | None:
     if not isinstance(data, str) or not data:
         return None
     try:
-        return InputImage(f"image/{form}", base64.b64decode(data, validate=True))
+        return f"image.{form}", base64.b64decode(data, validate=True), f"image/{form}"
     except binascii.Error:
         return None
 
@@ -256,17 +257,17 @@ def _result_of(answer: Mapping[str, object]) -> str:
     for entry in entries:
         if isinstance(entry, dict) and isinstance(image := entry.get("b64_json"), str) and image:
             return image
-    raise ImageFailed("The backend returned no image in base64.")
+    raise CallFailed("The backend returned no image in base64.")
 
 
 async def _generate(
     http: httpx.AsyncClient,
     options: Mapping[str, object],
-    images: Sequence[InputImage],
-    mask: InputImage | None,
+    images: Sequence[ImageFile],
+    mask: ImageFile | None,
     partial: int,
 ) -> AsyncIterator[JSONObject]:
-    """Partial images, then the response. Raises `ImageFailed`."""
+    """Partial images, then the response. Raises `CallFailed`."""
     fields = _without_none(options)
     if str(fields.get("model") or "").startswith(("dall-e", "sd", "flux")):
         fields["response_format"] = "b64_json"  # other models always return base64, and reject the field
@@ -281,33 +282,27 @@ async def _generate(
                 async for event in _events(response):
                     yield event
                 return
-    except OutboundRefused as error:
-        raise ImageFailed(str(error)) from None
     except httpx.TimeoutException:
-        raise ImageFailed("The backend did not generate the image in time.") from None
+        raise CallFailed("The backend did not generate the image in time.") from None
     except httpx.HTTPError as error:
-        raise ImageFailed(f"The image backend does not answer: {why_no_answer(error)}.") from None
+        raise CallFailed(f"The image backend does not answer: {why_no_answer(error)}.") from None
 
 
 def _request(
-    http: httpx.AsyncClient, fields: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None
+    http: httpx.AsyncClient, fields: Mapping[str, object], images: Sequence[ImageFile], mask: ImageFile | None
 ) -> AbstractAsyncContextManager[httpx.Response]:
     if not images:
         return http.stream("POST", "images/generations", json=dict(fields))
-    files = [("image[]" if len(images) > 1 else "image", _as_file(image)) for image in images]
+    files = [("image[]" if len(images) > 1 else "image", image) for image in images]
     if mask:
-        files.append(("mask", _as_file(mask)))
+        files.append(("mask", mask))
     form = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
     return http.stream("POST", "images/edits", data=form, files=files)
 
 
-def _as_file(image: InputImage) -> tuple[str, bytes, str]:
-    return f"image.{image.media_type.partition('/')[2]}", image.data, image.media_type
-
-
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
     if response.status_code != 200:
-        raise ImageFailed(_refusal(response.status_code, await response.aread()))
+        raise CallFailed(_refusal(response.status_code, await response.aread()))
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         yield _object(await response.aread())
         return
@@ -315,7 +310,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
         if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
             event = _object(data)
             if event.get("type") == "error" or "error" in event:
-                raise ImageFailed(_message(event) or "The backend could not generate the image.")
+                raise CallFailed(_message(event) or "The backend could not generate the image.")
             yield event
 
 
@@ -325,7 +320,7 @@ def _object(data: bytes | str) -> dict[str, object]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise ImageFailed("The backend's response contains no image.")
+        raise CallFailed("The backend's response contains no image.")
     return value
 
 

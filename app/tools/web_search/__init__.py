@@ -17,13 +17,23 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from app.core.types.request import Item
 from app.loading import import_object
-from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import (
+    CallFailed,
+    Declaration,
+    HostedFunction,
+    HostedTool,
+    Outcome,
+    Report,
+    Source,
+    ToolCall,
+    ToolHost,
+    ToolSession,
+)
 from app.tools.validation import read_declaration, read_table
-from app.tools.web_search.pages import MAX_PATTERN_CHARS, PageFailed, Pages, PageText, matches
+from app.tools.web_search.pages import MAX_PATTERN_CHARS, Pages, PageText, matches
 from app.tools.web_search.providers import (
     PROVIDERS,
     HTTPSearchProvider,
-    SearchFailed,
     SearchProvider,
     SearchQuery,
     SearchResult,
@@ -113,7 +123,7 @@ class WebSearchTool(HostedTool):
     async def check(self) -> Mapping[str, str | None]:
         try:
             await self._provider.search(SearchQuery("weather", count=1))
-        except SearchFailed as error:
+        except CallFailed as error:
             return {self._settings.provider: str(error)}
         return {self._settings.provider: None}
 
@@ -171,7 +181,7 @@ class WebSearchSession(ToolSession):
         action = _search_action(query.text)
         try:
             returned = await self._provider.search(query)
-        except SearchFailed as error:
+        except CallFailed as error:
             return Outcome.failed(str(error), {"action": action})
         by_url: dict[str, SearchResult] = {}
         for result in returned:
@@ -195,7 +205,7 @@ class WebSearchSession(ToolSession):
         action = {"type": "open_page", "url": str(arguments.get("url") or "")}
         try:
             page = await self._page(action["url"])
-        except PageFailed as error:
+        except CallFailed as error:
             return Outcome.failed(str(error), {"action": action})
         return _page_outcome(page, page.text, action)
 
@@ -207,7 +217,7 @@ class WebSearchSession(ToolSession):
             return Outcome.failed(message, {"action": action})
         try:
             page = await self._page(url)
-        except PageFailed as error:
+        except CallFailed as error:
             return Outcome.failed(str(error), {"action": action})
         excerpts = await asyncio.to_thread(matches, page.text, pattern)
         text = "\n...\n".join(excerpts) if excerpts else "The page does not contain the text."

@@ -19,7 +19,8 @@ from app.core.charsets import codec_of, declared_charset, decoded
 from app.runtime.document_text import html_title_and_text
 from app.runtime.outbound import why_no_answer
 from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
-from app.tools.guard import AddressPolicy, OutboundRefused, URLPattern, fetch
+from app.tools import CallFailed
+from app.tools.guard import AddressPolicy, URLPattern, fetch
 from app.tools.web_search.providers import is_in_domains
 
 PAGE_READERS = 3  # concurrent CPU-bound parsers; one fewer per caller
@@ -35,11 +36,11 @@ class Pages:
         self._readers = IsolatedCalls(PAGE_READERS, seconds=PAGE_SECONDS, memory=PAGE_MEMORY)
 
     async def open(self, url: str, owner: str, allowed: Sequence[str], blocked: Sequence[str]) -> PageText:
-        """Raises `PageFailed`. The page and each redirect must be in an `allowed` domain; an empty list allows all."""
+        """Raises `CallFailed`. The page and each redirect must be in an `allowed` domain; an empty list allows all."""
         if not url:
-            raise PageFailed("`url` must be the URL of a page.")
+            raise CallFailed("`url` must be the URL of a page.")
         if not is_in_domains(url, allowed, blocked):
-            raise PageFailed("The page is not in an allowed domain.")
+            raise CallFailed("The page is not in an allowed domain.")
         try:
             page = await fetch(
                 url,
@@ -47,23 +48,21 @@ class Pages:
                 policy=self._policy,
                 seconds=self._seconds,
             )
-        except OutboundRefused as error:
-            raise PageFailed(str(error)) from None
         except TimeoutError:
-            raise PageFailed("The page did not load in time.") from None
+            raise CallFailed("The page did not load in time.") from None
         except httpx.HTTPError as error:
-            raise PageFailed(f"The page's server does not answer: {why_no_answer(error)}.") from None
+            raise CallFailed(f"The page's server does not answer: {why_no_answer(error)}.") from None
         if not is_in_domains(str(page.url), allowed, blocked):
-            raise PageFailed("The page redirects to a domain that is not allowed.")
-        if page.status != 200:
-            raise PageFailed(f"The page cannot be read: its server returned status {page.status}.")
+            raise CallFailed("The page redirects to a domain that is not allowed.")
+        if page.status_code != 200:
+            raise CallFailed(f"The page cannot be read: its server returned status {page.status_code}.")
         try:
-            arguments = str(page.url), page.content_type, page.content, EXTRACT_SECONDS
-            return await self._readers.run(owner, read_page, *arguments)
+            content_type = page.headers.get("content-type", "")
+            return await self._readers.run(owner, read_page, str(page.url), content_type, page.content, EXTRACT_SECONDS)
         except CallTookTooLong:
-            raise PageFailed("The page takes too long to read.") from None
+            raise CallFailed("The page takes too long to read.") from None
         except CallDied:
-            raise PageFailed("The page takes too much memory to read.") from None
+            raise CallFailed("The page takes too much memory to read.") from None
 
 
 def _patterns(domains: Sequence[str], policy: AddressPolicy) -> list[URLPattern] | None:
@@ -86,10 +85,6 @@ _HEAD = 4096  # bytes searched for a charset declaration
 _BOMS = ((b"\xef\xbb\xbf", "utf_8"), (b"\xff\xfe", "utf_16_le"), (b"\xfe\xff", "utf_16_be"))
 
 
-class PageFailed(Exception):
-    """The message is safe for the model and the caller."""
-
-
 @dataclass(frozen=True, slots=True)
 class PageText:
     url: str  # after redirects
@@ -99,20 +94,20 @@ class PageText:
 
 def read_page(url: str, content_type: str, content: bytes, seconds: float) -> PageText:
     """
-    Raises `PageFailed`.
+    Raises `CallFailed`.
 
     For HTML, returns the article, or the whole page if none is found within `seconds`.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     is_html = media_type in ("text/html", "application/xhtml+xml", "")
     if not (is_html or media_type.startswith("text/") or re.search(r"[/+](json|xml)$", media_type)):
-        raise PageFailed(f"The page cannot be read: its type is {media_type[:100]}.")
+        raise CallFailed(f"The page cannot be read: its type is {media_type[:100]}.")
     text = _decoded(content, declared_charset(content_type), is_html=is_html)
     if not is_html:
         return PageText(url, url, text[:MAX_TEXT_CHARS])
     title, visible = _title_and_text(text, url, seconds)
     if not visible.strip():
-        raise PageFailed("The page has no text.")
+        raise CallFailed("The page has no text.")
     return PageText(url, " ".join(title.split())[:_MAX_TITLE] or url, visible[:MAX_TEXT_CHARS])
 
 

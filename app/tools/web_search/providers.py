@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from app.core.types import JSONMapping, JSONObject
 from app.loading import require_packages
 from app.runtime.outbound import why_no_answer
-from app.tools.guard import GuardedTransport, OutboundRefused
+from app.tools import CallFailed
+from app.tools.guard import GuardedTransport
 
 MAX_ANSWER_BYTES = 8_000_000  # per search response; Tavily and Exa return page texts
 
 
-class SearchFailed(Exception):
-    """The message is safe for the model and the caller."""
+SearchFailed = CallFailed  # the name used by providers at import paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SearchProvider(Protocol):
     """The class has `from_settings(settings, key)`, which raises `ValueError`."""
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
-        """Best first; raises `SearchFailed`."""
+        """Best first; raises `CallFailed`."""
         ...
 
     async def aclose(self) -> None: ...
@@ -161,18 +161,16 @@ class HTTPSearchProvider:
                 response = await self._http.post(self._url, json=params)
             else:
                 response = await self._http.get(self._url, params=params)
-        except OutboundRefused as error:
-            raise SearchFailed(str(error)) from None
         except httpx.HTTPError as error:
-            raise SearchFailed(f"The search failed: {self._name} does not answer: {why_no_answer(error)}.") from None
+            raise CallFailed(f"The search failed: {self._name} does not answer: {why_no_answer(error)}.") from None
         if response.status_code != 200:
             hint = self._api.hints.get(response.status_code)
             status = f"{self._name} returned status {response.status_code}"
-            raise SearchFailed(f"The search failed: {status}{f'; {hint}' if hint else ''}.")
+            raise CallFailed(f"The search failed: {status}{f'; {hint}' if hint else ''}.")
         try:
             answer = response.json()
         except ValueError:
-            raise SearchFailed("The search failed: the search service sent an invalid response.") from None
+            raise CallFailed("The search failed: the search service sent an invalid response.") from None
         return [*self._read(answer, query)]
 
     def _read(self, answer: object, query: SearchQuery) -> Iterable[SearchResult]:

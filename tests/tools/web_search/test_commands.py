@@ -10,10 +10,9 @@ import httpx
 import pytest
 
 from app.core.access import hash_of
-from app.tools.guard import FetchedPage
 from app.tools.web_search import pages
 from tests.support.serving import antiphon
-from tests.tools.web_search.test_web_search import SearXNG, searxng
+from tests.tools.web_search.test_web_search import SearXNG, page_at, searxng
 
 __all__ = ["searxng"]
 
@@ -65,9 +64,9 @@ def page(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Pages without a network; returns the fetched URLs."""
     fetched: list[str] = []
 
-    async def fetch(url: str, **options: Any) -> FetchedPage:
+    async def fetch(url: str, **options: Any) -> httpx.Response:
         fetched.append(url)
-        return FetchedPage(httpx.URL(url), 200, "text/html", PAGE.encode())
+        return page_at(url, PAGE.encode())
 
     monkeypatch.setattr(pages, "fetch", fetch)
     return fetched

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Response
 
 from app.main import create_app
 from app.tools import guard
-from app.tools.guard import FetchedPage, URLPattern
+from app.tools.guard import URLPattern
 from app.tools.web_search import pages
 from tests.support.loop_holds import HELD, watched_loop
 from tests.support.scripted import Scripted
@@ -38,7 +38,7 @@ async def see(names: Iterable[str]) -> dict[str, Seen]:
     app = create_app(settings(tools={"web_search": table}), backend=backend)
     async with serving(web) as web_url, serving(app) as url, httpx.AsyncClient(base_url=url, timeout=120) as http:
 
-        async def fetch(url: str, **_: Any) -> FetchedPage:
+        async def fetch(url: str, **_: Any) -> httpx.Response:
             return await guard.fetch(url, allowed=[URLPattern.parse(f"{web_url}/*")], policy="any")
 
         async def look(number: str, page: Page) -> Seen:

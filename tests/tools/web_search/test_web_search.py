@@ -16,7 +16,6 @@ from openai.types.responses.response import ToolUsage
 
 from app.main import create_app
 from app.settings import SettingsError
-from app.tools.guard import FetchedPage
 from app.tools.web_search import pages
 from app.tools.web_search.pages import matches
 from tests.support import laws
@@ -254,20 +253,25 @@ PAGE = (
 )
 
 
+def page_at(url: str, content: bytes, content_type: str = "text/html", status: int = 200) -> httpx.Response:
+    request = httpx.Request("GET", url)
+    return httpx.Response(status, headers={"content-type": content_type}, content=content, request=request)
+
+
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A web with the same page at every URL. The guard has separate tests."""
     fetched: list[str] = []
 
-    async def fetch(url: str, **options: Any) -> FetchedPage:
+    async def fetch(url: str, **options: Any) -> httpx.Response:
         fetched.append(url)
         if "missing" in url:
-            return FetchedPage(httpx.URL(url), 404, "text/html", b"")
+            return page_at(url, b"", status=404)
         if "image" in url:
-            return FetchedPage(httpx.URL(url), 200, "image/png", b"\x89PNG")
+            return page_at(url, b"\x89PNG", "image/png")
         if "plain" in url:
-            return FetchedPage(httpx.URL(url), 200, "text/plain; charset=latin-1", "café".encode("latin-1"))
-        return FetchedPage(httpx.URL(url), 200, "text/html; charset=utf-8", PAGE.encode())
+            return page_at(url, "café".encode("latin-1"), "text/plain; charset=latin-1")
+        return page_at(url, PAGE.encode(), "text/html; charset=utf-8")
 
     monkeypatch.setattr(pages, "fetch", fetch)
     return fetched
