@@ -33,7 +33,6 @@ from app.tools.validation import read_declaration, read_table
 from app.tools.web_search.pages import MAX_PATTERN_CHARS, Pages, PageText, matches
 from app.tools.web_search.providers import (
     PROVIDERS,
-    HTTPSearchProvider,
     SearchProvider,
     SearchQuery,
     SearchResult,
@@ -98,7 +97,7 @@ class WebSearchTool(HostedTool):
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> WebSearchTool:
         settings = read_table(WebSearchSettings, table)
         if settings.provider in PROVIDERS:
-            provider_class: Any = HTTPSearchProvider
+            provider_class: Any = SearchProvider
         elif ":" in settings.provider:
             try:
                 provider_class = import_object(settings.provider)

@@ -1,10 +1,9 @@
-"""Search services: rows in `PROVIDERS`, or classes at an import path, with `SearchProvider`'s methods."""
+"""Search services: rows in `PROVIDERS`, or classes at an import path, with the methods of `SearchProvider`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx
@@ -48,16 +47,6 @@ class SearchResult:
     title: str
     text: str = ""
     published: str | None = None  # in the service's format
-
-
-class SearchProvider(Protocol):
-    """The class has `from_settings(settings, key)`, which raises `ValueError`."""
-
-    async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
-        """Best first; raises `CallFailed`."""
-        ...
-
-    async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +115,7 @@ PROVIDERS: dict[str, SearchAPI] = {
 }
 
 
-class HTTPSearchProvider:
+class SearchProvider:
     def __init__(self, settings: WebSearchSettings, key: str | None) -> None:
         """Raises `ValueError`."""
         api = PROVIDERS[settings.provider]
@@ -150,10 +139,12 @@ class HTTPSearchProvider:
         )
 
     @classmethod
-    def from_settings(cls, settings: WebSearchSettings, key: str | None) -> HTTPSearchProvider:
+    def from_settings(cls, settings: WebSearchSettings, key: str | None) -> SearchProvider:
+        """Raises `ValueError`."""
         return cls(settings, key)
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:
+        """Results, best first; raises `CallFailed`."""
         params = {name: value for name, value in self._api.params(query).items() if value is not None}
         params |= self._params
         try:

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from pydantic import SecretStr
 
 from app.tools.web_search.providers import (
-    HTTPSearchProvider,
+    SearchProvider,
     SearchQuery,
     SearchResult,
     WebSearchSettings,
@@ -126,7 +126,7 @@ async def service(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, li
 async def test_provider_gets_its_own_parameters(name: str, service: Any) -> None:
     url, requests, bodies = service
     settings = WebSearchSettings(provider=name, url=url, api_key=SecretStr("k"))
-    provider = HTTPSearchProvider.from_settings(settings, "k")
+    provider = SearchProvider.from_settings(settings, "k")
     provider._http.headers["x-test-name"] = name
     query = SearchQuery("q", 3, ["b.example"], ["c.example"], country="PT", result_chars=100)
     [result] = await provider.search(query)
@@ -145,7 +145,7 @@ async def test_provider_gets_its_own_parameters(name: str, service: Any) -> None
 async def test_provider_gets_params_of_the_settings(service: Any) -> None:
     url, _, bodies = service
     settings = WebSearchSettings(url=url, params={"engines": "wikipedia", "language": "pt"})
-    provider = HTTPSearchProvider.from_settings(settings, None)
+    provider = SearchProvider.from_settings(settings, None)
     assert await provider.search(SearchQuery("q")) == [
         SearchResult("https://a.example/1", "One", "The first.", "2026-01-02T00:00:00")
     ]
