@@ -23,7 +23,7 @@ from typing import IO, Unpack
 
 from app.core.access import KeyAccess
 from app.errors import InvalidRequest, NotFound, TooManyRequests
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, Sandbox, SandboxEnded, data_of
 from app.tools.code_interpreter.containers import (
     Container,
@@ -35,7 +35,7 @@ from app.tools.code_interpreter.containers import (
     page_of,
     path_for,
 )
-from app.tools.code_interpreter.settings import CodeSettings, memory_bytes
+from app.tools.code_interpreter.settings import memory_bytes
 from app.tools.code_interpreter.skills import SkillFolder, read_skill_files
 from app.tools.files import File, Page
 
@@ -65,17 +65,16 @@ class LocalContainers(Containers):
     def __init__(
         self,
         bubblewrap: Bubblewrap,
-        settings: CodeSettings,
         skills: SkillFolder | None = None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(settings, skills)
+        super().__init__(bubblewrap.settings, skills)
         self._bubblewrap = bubblewrap
         self._clock = clock
         self._containers: dict[str, LocalContainer] = {}
         self._conversations: dict[tuple[str, str], str] = {}  # by owner and chain
-        self._slots = ContainerSlots(settings.max_containers, self._limit_of)
+        self._slots = ContainerSlots(self.settings.max_containers, self._limit_of)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -243,11 +242,8 @@ class LocalContainers(Containers):
                 raise unknown
         else:
             container.state_loss = "files"  # the sandbox ended unexpectedly
-        settings = self.settings
-        memory = memory_bytes(container.memory_limit)
-        limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
         skills = await asyncio.to_thread(read_skill_files, container.skills) if container.skills else {}
-        sandbox = await self._bubblewrap.start(limits, skills)
+        sandbox = await self._bubblewrap.start(memory_bytes(container.memory_limit), skills)
         try:
             await self._restore_files(container, sandbox)
         except BaseException:

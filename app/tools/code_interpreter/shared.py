@@ -36,7 +36,6 @@ from app.tools.code_interpreter.containers import (
     SandboxChannel,
 )
 from app.tools.code_interpreter.local import LocalContainers
-from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.skills import Skill, SkillFolder
 from app.tools.files import Page
 
@@ -48,11 +47,9 @@ _MAX_LINE = 2 * MAX_ANSWER  # bytes
 
 
 class SharedContainers(Containers):
-    def __init__(
-        self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path, skills: SkillFolder | None = None
-    ) -> None:
+    def __init__(self, bubblewrap: Bubblewrap, directory: Path, skills: SkillFolder | None = None) -> None:
         """Only the workers' user may write to `directory`."""
-        super().__init__(settings, skills)
+        super().__init__(bubblewrap.settings, skills)
         self._bubblewrap = bubblewrap
         self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
         self._lock: int | None = None  # file descriptor, if this worker is the host
@@ -71,7 +68,7 @@ class SharedContainers(Containers):
             os.close(lock)
             return None
         self._lock = lock
-        self._local = LocalContainers(self._bubblewrap, self.settings, self.skills)
+        self._local = LocalContainers(self._bubblewrap, self.skills)
         self._local.uploads = self.uploads
         self._socket_path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, self._socket_path, limit=_MAX_LINE)

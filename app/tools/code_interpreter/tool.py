@@ -161,8 +161,8 @@ class CodeInterpreter(HostedTool):
             from app.tools.code_interpreter.shared import SharedContainers
 
             skills = SkillFolder(operators, host.workers_directory / "skills")
-            return cls(SharedContainers(bubblewrap, settings, host.workers_directory, skills))
-        return cls(LocalContainers(bubblewrap, settings, SkillFolder(operators)))
+            return cls(SharedContainers(bubblewrap, host.workers_directory, skills))
+        return cls(LocalContainers(bubblewrap, SkillFolder(operators)))
 
     def open(self, declaration: Declaration) -> ToolSession | None:
         """None if the client runs the shell. Raises `InvalidRequest`."""

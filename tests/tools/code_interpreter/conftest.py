@@ -1,17 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from copy import copy
 
 import pytest
 import pytest_asyncio
+from pydantic import ByteSize
 
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits, SandboxUnavailable
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import Sandbox
 from app.tools.code_interpreter.settings import CodeSettings
 
 MEBIBYTE = 1024 * 1024
-LIMITS = SandboxLimits(memory=256 * MEBIBYTE, disk=8 * MEBIBYTE, processes=24, cpus=1)
+MEMORY = 256 * MEBIBYTE
+LIMITS = CodeSettings(provider="bubblewrap", disk=ByteSize(8 * MEBIBYTE), processes=24, cpus=1)
+
+
+def limited(bubblewrap: Bubblewrap, settings: CodeSettings = LIMITS) -> Bubblewrap:
+    made = copy(bubblewrap)
+    made.settings = settings
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -20,14 +28,14 @@ def bubblewrap() -> Bubblewrap:
     try:
         made = Bubblewrap(CodeSettings(provider="bubblewrap"))
         made.probe()
-    except SandboxUnavailable as error:
+    except ValueError as error:
         pytest.skip(f"no sandboxes here: {error}")
     return made
 
 
 @pytest_asyncio.fixture
 async def sandbox(bubblewrap: Bubblewrap) -> AsyncIterator[Sandbox]:
-    sandbox = await bubblewrap.start(LIMITS)
+    sandbox = await limited(bubblewrap).start(MEMORY)
     yield sandbox
     await sandbox.aclose()
 
@@ -36,7 +44,7 @@ async def sandbox(bubblewrap: Bubblewrap) -> AsyncIterator[Sandbox]:
 async def signalled(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sandbox]:
     """A sandbox frozen by signals, without a control group, with up to two CPUs."""
     monkeypatch.setattr(bubblewrap, "_groups", None)
-    sandbox = await bubblewrap.start(replace(LIMITS, cpus=2))
+    sandbox = await limited(bubblewrap, LIMITS.model_copy(update={"cpus": 2})).start(MEMORY)
     yield sandbox
     await sandbox.aclose()
 
@@ -50,6 +58,6 @@ async def frozen(
         monkeypatch.setattr(bubblewrap, "_groups", None)
     elif bubblewrap._groups is None:
         pytest.skip("this process cannot make control groups")
-    sandbox = await bubblewrap.start(replace(LIMITS, cpus=2))
+    sandbox = await limited(bubblewrap, LIMITS.model_copy(update={"cpus": 2})).start(MEMORY)
     yield sandbox
     await sandbox.aclose()

@@ -19,7 +19,7 @@ import pytest
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import Sandbox, SandboxEnded
 from app.tools.code_interpreter.bubblewrap.watch import descendants, kill
-from tests.tools.code_interpreter.conftest import LIMITS, MEBIBYTE
+from tests.tools.code_interpreter.conftest import LIMITS, MEBIBYTE, MEMORY, limited
 
 
 async def python(sandbox: Sandbox, code: str, timeout: float = 20, limit: int = 10_000) -> dict[str, Any]:  # noqa: ASYNC109
@@ -185,7 +185,7 @@ async def test_code_that_runs_between_calls_is_ended(signalled: Sandbox, caplog:
 
 
 async def test_processes_have_the_cpus_of_their_container(bubblewrap: Bubblewrap) -> None:
-    sandboxes = await asyncio.gather(*(bubblewrap.start(LIMITS) for _ in range(6)))
+    sandboxes = await asyncio.gather(*(limited(bubblewrap).start(MEMORY) for _ in range(6)))
     try:
         for sandbox in sandboxes:
             for pid in (sandbox._process.pid, *below(sandbox)):
@@ -277,13 +277,13 @@ async def test_cancelled_call_is_stopped_and_files_stay(sandbox: Sandbox) -> Non
 
 _SERVER = """
 import asyncio, sys
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.watch import descendants
 from app.tools.code_interpreter.settings import CodeSettings
 import os
 
 async def main():
-    sandbox = await Bubblewrap(CodeSettings(provider="bubblewrap")).start(SandboxLimits(2**28, 2**23, 24, 1))
+    sandbox = await Bubblewrap(CodeSettings(provider="bubblewrap", disk=2**23, processes=24)).start(2**28)
     code = "import subprocess\\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\\nwhile True: pass"
     running = asyncio.create_task(sandbox.request("python", within=600, code=code, timeout=600, limit=10))
     while len(descendants(os.getpid())) < 4:
@@ -301,7 +301,7 @@ def test_sandboxes_start_on_every_event_loop(bubblewrap: Bubblewrap, loop: str) 
     factory = getattr(pytest.importorskip(module), name)
 
     async def use() -> None:
-        sandbox = await bubblewrap.start(LIMITS)
+        sandbox = await limited(bubblewrap).start(MEMORY)
         await assert_usable(sandbox)
         await sandbox.aclose()
 
@@ -327,7 +327,7 @@ async def test_failed_start_does_not_block_the_event_loop(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
     monkeypatch.setattr(time, "sleep", lambda seconds: (slept.append(threading.current_thread()), sleep(seconds)))
     with pytest.raises(asyncio.CancelledError):
-        await bubblewrap.start(LIMITS)
+        await limited(bubblewrap).start(MEMORY)
     async with asyncio.timeout(30):
         assert await left_behind.wait() == -signal.SIGKILL
     assert threading.current_thread() not in slept
@@ -340,7 +340,7 @@ def test_inheritable_listening_socket_is_not_passed_to_a_sandbox(bubblewrap: Bub
     factory = getattr(pytest.importorskip(module), name)
 
     async def open_files() -> list[str]:
-        sandbox = await bubblewrap.start(LIMITS)
+        sandbox = await limited(bubblewrap).start(MEMORY)
         try:
             await assert_usable(sandbox)
             pids = [sandbox._process.pid, *below(sandbox)]

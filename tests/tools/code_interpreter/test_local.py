@@ -15,6 +15,7 @@ from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.local import ContainerSlot, ContainerSlots, LocalContainer, LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.files import Page
+from tests.tools.code_interpreter.conftest import limited
 
 Make = Callable[..., LocalContainers]
 
@@ -26,7 +27,7 @@ async def make(bubblewrap: Bubblewrap) -> AsyncIterator[Make]:
 
     def containers(**settings: Any) -> LocalContainers:
         options = {"provider": "bubblewrap", "max_containers": 2, "max_key_containers": 2, "disk": 4 * 1024**2}
-        made.append(LocalContainers(bubblewrap, CodeSettings(**{**options, **settings})))
+        made.append(LocalContainers(limited(bubblewrap, CodeSettings(**{**options, **settings}))))
         return made[-1]
 
     yield containers

@@ -17,6 +17,7 @@ from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.shared import SharedContainers
 from app.tools.code_interpreter.skills import Skill
 from app.tools.files import Page
+from tests.tools.code_interpreter.conftest import limited
 
 Worker = Callable[[], SharedContainers]
 
@@ -27,7 +28,9 @@ async def worker(bubblewrap: Bubblewrap, tmp_path: Path) -> AsyncIterator[Worker
     async with contextlib.AsyncExitStack() as stack:
 
         def start() -> SharedContainers:
-            made = SharedContainers(bubblewrap, CodeSettings(provider="bubblewrap", max_containers=3), tmp_path)
+            made = SharedContainers(
+                limited(bubblewrap, CodeSettings(provider="bubblewrap", max_containers=3)), tmp_path
+            )
             stack.push_async_callback(made.aclose)
             return made
 

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -61,44 +60,32 @@ _SUPERVISOR = "import sys; sys.path.insert(0, '/run/sandbox'); from sandbox.supe
 _LAUNCH = Path(__file__).parent / "launch.py"
 
 
-class SandboxUnavailable(ValueError):
-    """The message explains what to install or allow."""
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxLimits:
-    """Sizes are in bytes."""
-
-    memory: int
-    disk: int
-    processes: int
-    cpus: int
-
-
 class Bubblewrap:
     def __init__(self, settings: CodeSettings) -> None:
-        """Raises `SandboxUnavailable` if bubblewrap, a Python, or the seccomp filter is missing."""
+        """Raises `ValueError` if bubblewrap, a Python, or the seccomp filter is missing."""
+        self.settings = settings
         self._program = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
         pythons = (settings.python,) if settings.python else ("/usr/bin/python3", "/usr/local/bin/python3")
         python = next((path for path in pythons if os.access(path, os.X_OK)), None)
         if self._program is None:
-            raise SandboxUnavailable(f"bwrap not found: {_HELP}")
+            raise ValueError(f"bwrap not found: {_HELP}")
         if python is None:
-            raise SandboxUnavailable(f"{' or '.join(pythons)} not found: containers need a Python under /usr")
+            raise ValueError(f"{' or '.join(pythons)} not found: containers need a Python under /usr")
         self._python = python
         self._monitor = SandboxMonitor()
         self._groups: Path | None = None  # control groups
-        try:
-            self._filters = {"seccomp": seccomp_filter(), "/run/sandbox/code.seccomp": code_filter()}
-        except ValueError as error:
-            raise SandboxUnavailable(str(error)) from None
+        self._filters = {"seccomp": seccomp_filter(), "/run/sandbox/code.seccomp": code_filter()}
 
     def probe(self) -> None:
-        """Run an empty sandbox, with a control group if possible; raises `SandboxUnavailable`."""
+        """
+        Run an empty sandbox, with a control group if possible.
+
+        Raises `ValueError` that explains what to install or allow.
+        """
         self._groups = find_parent()
         try:
             self._run_empty()
-        except SandboxUnavailable:
+        except ValueError:
             if self._groups is None:
                 raise
             self._groups = None  # cannot move processes into groups
@@ -106,37 +93,36 @@ class Bubblewrap:
         logger.info("container freezer selected", extra={"method": "cgroup" if self._groups else "SIGSTOP"})
 
     def _run_empty(self) -> None:
-        limits = SandboxLimits(memory=2**30, disk=2**20, processes=64, cpus=1)
-        group = self._new_group(limits)
+        group = self._new_group(2**30)
         with self._files() as files:
-            command = [*_launch(group, files), *self._command(limits, files), "/usr/bin/true"]
+            command = [*_launch(group, files), *self._command(files), "/usr/bin/true"]
             try:
                 result = subprocess.run(
                     command, **_process_options(files), stdin=subprocess.DEVNULL, capture_output=True, timeout=20
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise SandboxUnavailable(f"bwrap cannot be run ({type(error).__name__}): {_HELP}") from None
+                raise ValueError(f"bwrap cannot be run ({type(error).__name__}): {_HELP}") from None
             finally:
                 if group:
                     group.remove()
         if result.returncode:
             reason = result.stderr.decode("utf-8", "replace").strip()[:300]
-            raise SandboxUnavailable(f"bwrap failed ({reason}): {_HELP}")
+            raise ValueError(f"bwrap failed ({reason}): {_HELP}")
 
-    async def start(self, limits: SandboxLimits, skills: Mapping[str, bytes] | None = None) -> Sandbox:
-        """Start a sandbox, with read-only files by path; raises `SandboxEnded`."""
-        options = {
-            "memory": limits.memory,
-            "disk": limits.disk,
-            "processes": limits.processes,
-            "open_files": OPEN_FILES,
-        }
+    async def start(self, memory: int, skills: Mapping[str, bytes] | None = None) -> Sandbox:
+        """
+        Start a sandbox; raises `SandboxEnded`.
+
+        `memory` is in bytes; `skills` are read-only files by path.
+        """
+        disk, processes = self.settings.disk, self.settings.processes
+        options = {"memory": memory, "disk": disk, "processes": processes, "open_files": OPEN_FILES}
         cpus = sorted(os.sched_getaffinity(0))
-        chosen = random.sample(cpus, min(limits.cpus, len(cpus)))
-        group = self._new_group(limits)
+        chosen = random.sample(cpus, min(self.settings.cpus, len(cpus)))
+        group = self._new_group(memory)
         try:
             with self._files(skills or {}) as files:
-                command = [*_launch(group, files, cpus=chosen), *self._command(limits, files)]
+                command = [*_launch(group, files, cpus=chosen), *self._command(files)]
                 command += [self._python, "-I", "-c", _SUPERVISOR]
                 process = await asyncio.create_subprocess_exec(
                     *command,
@@ -152,7 +138,7 @@ class Bubblewrap:
                 group.kill()
                 await asyncio.to_thread(group.remove)  # waits for the processes to end
             raise
-        sandbox = Sandbox(process, limits.memory, limits.disk // FILE_BYTES, self._monitor, group)
+        sandbox = Sandbox(process, memory, disk // FILE_BYTES, self._monitor, group)
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 await sandbox.ready()
@@ -163,12 +149,11 @@ class Bubblewrap:
             raise
         return sandbox
 
-    def _new_group(self, limits: SandboxLimits) -> Group | None:
+    def _new_group(self, memory: int) -> Group | None:
         if self._groups is None:
             return None
-        group = Group(self._groups)
-        group.limit(limits.memory + limits.disk + limits.disk // 2 + SHARED_MEMORY, limits.processes)
-        return group
+        files = self.settings.disk + self.settings.disk // 2 + SHARED_MEMORY
+        return Group(self._groups, memory + files, self.settings.processes)
 
     @contextlib.contextmanager
     def _files(self, more: Mapping[str, bytes] = MappingProxyType({})) -> Iterator[dict[str, int]]:
@@ -193,7 +178,7 @@ class Bubblewrap:
             for fd in files.values():
                 os.close(fd)
 
-    def _command(self, limits: SandboxLimits, files: dict[str, int]) -> list[str]:
+    def _command(self, files: dict[str, int]) -> list[str]:
         assert self._program
         command = [self._program, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
         command += ["--as-pid-1"]  # bubblewrap's own init is dumpable, so code with the same user could rewrite it
@@ -210,8 +195,8 @@ class Bubblewrap:
         command += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
         # /dev/full reads as zeros but cannot be mapped; a shared mapping of /dev/zero is memory charged to no process.
         command += ["--dev-bind", "/dev/full", "/dev/zero"]
-        command += ["--size", str(max(limits.disk // 2, 1)), "--tmpfs", "/tmp"]
-        command += ["--size", str(limits.disk), "--tmpfs", "/mnt/data"]
+        command += ["--size", str(self.settings.disk // 2), "--tmpfs", "/tmp"]
+        command += ["--size", str(self.settings.disk), "--tmpfs", "/mnt/data"]
         for path, fd in files.items():
             # Many mounts are slow, so skills are files in the root, which becomes read-only.
             how = "--file" if path.startswith(f"{MOUNT}/") else "--ro-bind-data"

@@ -23,13 +23,10 @@ _MARGIN = 64 * 1024 * 1024  # bytes for bubblewrap, the supervisor, and kernel s
 
 
 class Group:
-    def __init__(self, parent: Path) -> None:
-        """Raises `OSError`."""
+    def __init__(self, parent: Path, memory: int, processes: int) -> None:
+        """`memory` is in bytes and includes files. Raises `OSError`."""
         self.directory = parent / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         self.directory.mkdir()
-
-    def limit(self, memory: int, processes: int) -> None:
-        """`memory` is in bytes and includes files."""
         self._write("memory.max", str(memory + _MARGIN))
         self._write("memory.swap.max", "0")
         self._write("pids.max", str(processes + 4))
@@ -75,7 +72,7 @@ def find_parent() -> Path | None:
                 with contextlib.suppress(OSError):
                     directory.rmdir()
         _delegate_controllers(parent, own)
-        group = Group(parent)
+        group = Group(parent, memory=0, processes=0)  # to try it
     except OSError:
         return None
     usable = (group.directory / "cgroup.freeze").exists()
