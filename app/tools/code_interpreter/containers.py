@@ -252,7 +252,7 @@ class Containers(ABC):
         except NotFound:
             if not (self.copies and (copy := await self.copies.file(owner, container_id, file_id))):
                 raise
-            return copy, self.copies.content(copy)
+            return copy
         return file, self.content(container, file)
 
     def _file(self, container: Container, file_id: str) -> ContainerFile:
@@ -305,11 +305,6 @@ def page_of(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
     return list_page(ordered[start:end], end < len(ordered))
 
 
-@dataclass(slots=True)
-class FileCopy(ContainerFile):
-    attachment: Attachment
-
-
 class FileCopies:
     """
     Copies of container files in object storage, which clients can download after the container has ended.
@@ -338,30 +333,25 @@ class FileCopies:
         except APIError as error:
             logger.warning("container file not kept", extra={"reason": error.code})
 
-    async def files(self, owner: str, container_id: str) -> Sequence[FileCopy]:
-        newest = {one.name: one for one in await self._attachments.list(owner, container_id)}
-        return sorted(map(_file_copy, newest.values()), key=lambda file: file.path)
+    async def _newest(self, owner: str, container_id: str) -> dict[str, Attachment]:
+        return {one.name: one for one in await self._attachments.list(owner, container_id)}
 
-    async def file(self, owner: str, container_id: str, file_id: str) -> FileCopy | None:
-        return next((file for file in await self.files(owner, container_id) if file.id == file_id), None)
+    async def files(self, owner: str, container_id: str) -> Sequence[ContainerFile]:
+        newest = await self._newest(owner, container_id)
+        return sorted(map(_file_of, newest.values()), key=lambda file: file.path)
 
-    def content(self, file: FileCopy) -> AsyncIterator[bytes]:
-        return self._attachments.content(file.attachment)
+    async def file(
+        self, owner: str, container_id: str, file_id: str
+    ) -> tuple[ContainerFile, AsyncIterator[bytes]] | None:
+        copy = (await self._newest(owner, container_id)).get(file_id)
+        return (_file_of(copy), self._attachments.content(copy)) if copy else None
 
     async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
         """Delete a file's copies, or the container's; return whether any existed."""
         return await self._attachments.delete(owner, container_id, None if file_id is None else [file_id])
 
 
-def _file_copy(attachment: Attachment) -> FileCopy:
-    detail = orjson.loads(attachment.detail)
-    return FileCopy(
-        attachment.name,
-        attachment.place,
-        detail["path"],
-        attachment.bytes,
-        0,
-        detail["created_at"],
-        detail["source"],
-        attachment,
-    )
+def _file_of(copy: Attachment) -> ContainerFile:
+    detail = orjson.loads(copy.detail)  # see `FileCopies.add`
+    path, created_at, source = (detail[name] for name in ("path", "created_at", "source"))
+    return ContainerFile(copy.name, copy.place, path, copy.bytes, 0, created_at, source)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import os
 import secrets
 import tempfile
 import time
@@ -54,7 +55,7 @@ class LocalContainer(Container):
     chain: str | None = None
     sandbox: Sandbox | None = None
     slot: ContainerSlot | None = None
-    saved: SavedFiles | None = None  # while suspended
+    saved: IO[bytes] | None = None  # its packed files, while suspended
     state_loss: str = ""  # at the next start: `variables`, or `files` (which includes variables)
     users: int = 0  # requests that use it or wait for it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
@@ -172,7 +173,7 @@ class LocalContainers(Containers):
             unused = [container for container in self._containers.values() if not container.users]
             saved = Counter[str]()
             for container in unused:
-                saved[container.owner] += container.saved.size if container.saved else 0
+                saved[container.owner] += os.fstat(container.saved.fileno()).st_size if container.saved else 0
             if len(self._containers) > MAX_CONTAINERS:
                 shares = Counter(container.owner for container in unused)
             elif saved.total() > self.settings.saved_files:
@@ -255,7 +256,7 @@ class LocalContainers(Containers):
     async def _restore_files(self, container: LocalContainer, sandbox: Sandbox) -> None:
         if container.saved:
             try:
-                await container.saved.restore(sandbox)
+                await _restore(container.saved, sandbox)
             except OSError as error:
                 logger.warning("container files not restored", extra={"reason": str(error)})
                 container.state_loss = "files"
@@ -279,7 +280,7 @@ class LocalContainers(Containers):
             try:
                 async with asyncio.timeout(SAVE_SECONDS):
                     max_bytes = 2 * self.settings.disk + _SAVED_OVERHEAD * len(container.files)
-                    container.saved = await SavedFiles.save(container.sandbox, max_bytes)
+                    container.saved = await _save(container.sandbox, max_bytes)
                 container.state_loss = "variables"
             except (SandboxEnded, OSError) as error:  # includes TimeoutError
                 logger.warning("container files not saved", extra={"reason": str(error) or type(error).__name__})
@@ -333,43 +334,35 @@ _PIECE = 1024 * 1024  # bytes per request
 _TIMEOUT = 60.0  # seconds per request
 
 
-class SavedFiles:
-    """A suspended container's files: an opaque stream packed by its supervisor, in an unnamed temporary file."""
+async def _save(sandbox: Sandbox, max_bytes: int) -> IO[bytes]:
+    """
+    Save a sandbox's files in an unnamed temporary file: an opaque stream packed by its supervisor.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.size = 0  # bytes
+    Raises `SandboxEnded`, and `OSError` above `max_bytes`.
+    """
+    saved: IO[bytes] = await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-")
+    try:
+        while data := data_of(await sandbox.request("pack", within=_TIMEOUT, first=not saved.tell(), size=_PIECE)):
+            if saved.tell() + len(data) > max_bytes:
+                raise OSError("container files are too large to save")
+            await asyncio.to_thread(saved.write, data)
+        await asyncio.to_thread(saved.flush)
+    except BaseException:
+        saved.close()
+        raise
+    return saved
 
-    @classmethod
-    async def save(cls, sandbox: Sandbox, max_bytes: int) -> SavedFiles:
-        """Raises `SandboxEnded`, and `OSError` above `max_bytes`."""
-        saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
-        try:
-            data = b"-"
-            while data:
-                data = data_of(await sandbox.request("pack", within=_TIMEOUT, first=not saved.size, size=_PIECE))
-                saved.size += len(data)
-                if saved.size > max_bytes:
-                    raise OSError("container files are too large to save")
-                await asyncio.to_thread(saved._file.write, data)
-        except BaseException:
-            saved.close()
-            raise
-        return saved
 
-    async def restore(self, sandbox: Sandbox) -> None:
-        """Raises `SandboxEnded` and `OSError`."""
-        await asyncio.to_thread(self._file.seek, 0)
-        data = b"-"
-        while data:
-            data = await asyncio.to_thread(self._file.read, _PIECE)
-            piece = {"data": base64.b64encode(data).decode()} if data else {}
-            answer = await sandbox.request("unpack", within=_TIMEOUT, **piece)
-            if "error" in answer:
-                raise OSError(f"container files could not be restored: {str(answer['error'])[:100]}")
-
-    def close(self) -> None:
-        self._file.close()
+async def _restore(saved: IO[bytes], sandbox: Sandbox) -> None:
+    """Raises `SandboxEnded` and `OSError`."""
+    await asyncio.to_thread(saved.seek, 0)
+    data = b"-"
+    while data:
+        data = await asyncio.to_thread(saved.read, _PIECE)
+        piece = {"data": base64.b64encode(data).decode()} if data else {}
+        answer = await sandbox.request("unpack", within=_TIMEOUT, **piece)
+        if "error" in answer:
+            raise OSError(f"container files could not be restored: {str(answer['error'])[:100]}")
 
 
 @dataclass(eq=False, slots=True)
