@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.api.request_body import load_json
-from app.backends.apis.filters.text_tool_calls import TextToolCallParser
+from app.backends.apis.filters import TextToolCallFilter
 from app.backends.demo.schema_values import value_for
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import classify
@@ -19,6 +19,7 @@ from app.core.history.truncation import fitting_share
 from app.core.http import retry_after
 from app.core.redaction import Redactor
 from app.core.request.grammar import lark_regex, pattern
+from app.core.types.deltas import TextDelta
 from app.errors import InvalidRequest
 from tests.support.machine import slowness
 
@@ -45,8 +46,8 @@ def agent(text: str) -> Any:
 
 def in_pieces(text: str) -> Any:
     """Scan a text in small pieces."""
-    finder = TextToolCallParser({})
-    return [finder.feed(text[at : at + 4]) for at in range(0, len(text), 4)], finder.end()
+    finder = TextToolCallFilter({})
+    return [finder.feed([TextDelta([text[at : at + 4]])]) for at in range(0, len(text), 4)], finder.end()
 
 
 ROWS: dict[str, tuple[Callable[[str], Any], str]] = {

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from app.backends.apis.filters.text_tool_calls import TextToolCallParser, overlap
+from app.backends.apis.filters.text_tool_calls import (
+    DELIMITERS,
+    DROPPED,
+    FIRST_CHARACTERS,
+    LONGEST_OPENING,
+    OPENINGS,
+    delta_of,
+)
 from app.core.profile import Profile, ThinkTagOptions
 from app.core.stream.reasoning_fields import ReasoningDetails
 from app.core.types import JSONMapping, json_list
@@ -102,50 +109,40 @@ class CumulativeDeltaFilter(Filter):
 
 
 class ThinkTagFilter(Filter):
-    """`think_tags`: text between tags becomes reasoning."""
+    """
+    `think_tags`: text between tags, for example `<think>`, at the start of the answer becomes reasoning.
+
+    With `implicit_open`, the opening tag is in the prompt. If the server also sends reasoning in a separate field, tags
+    stay in the text unless they only repeat this field.
+    """
 
     def __init__(self, tags: ThinkTagOptions) -> None:
-        self._splitter = Splitter(tags.open, tags.close, tags.mode == "implicit_open")
-
-    def end(self) -> list[Delta]:
-        return _split(*self._splitter.flush())
-
-    def _change(self, delta: Delta) -> list[Delta]:
-        if isinstance(delta, TextDelta):
-            return [part for text in delta.texts for part in _split(*self._splitter.feed(text), delta)]
-        if isinstance(delta, ReasoningDelta):
-            for text in delta.texts:
-                self._splitter.structured(text)
-        elif isinstance(delta, ToolCallDelta):
-            return [*self.end(), delta]
-        return [delta]
-
-
-def _split(thought: str, text: str, delta: TextDelta | None = None) -> list[Delta]:
-    deltas: list[Delta] = [ReasoningDelta([thought])] if thought else []
-    return [*deltas, TextDelta([text], delta.logprobs if delta else None)] if text else deltas
-
-
-Parts: TypeAlias = tuple[str, str]  # reasoning, and the text after it
-
-
-class Splitter:
-    """
-    Separates reasoning between tags, for example `<think>`, at the start of a text fed in pieces.
-
-    With `implicit`, the opening tag is in the prompt. If the server also sends reasoning in a separate field
-    (`structured`), tags stay in the text unless they only repeat this field.
-    """
-
-    def __init__(self, opening: str, closing: str, implicit: bool) -> None:
-        self._open, self._close, self._implicit = opening, closing, implicit
+        self._open, self._close, self._implicit = tags.open, tags.close, tags.mode == "implicit_open"
         self._held = ""  # possibly the start of a tag
-        self._structured: list[str] = []
+        self._structured: list[str] = []  # reasoning in a separate field
         # undecided: only white space or the start of a tag so far; outside: after a closing tag, or without tags;
         # repeated: after reasoning in a separate field, which the text may repeat.
         self._state: Literal["undecided", "inside", "outside", "repeated"] = "undecided"
 
-    def feed(self, text: str) -> Parts:
+    def end(self) -> list[Delta]:
+        held, self._held = self._held, ""
+        inside = self._state == "inside" or (self._implicit and self._state == "undecided")
+        self._state = "inside" if inside else "outside"
+        return _split(held, "") if inside else _split("", held)
+
+    def _change(self, delta: Delta) -> list[Delta]:
+        if isinstance(delta, TextDelta):
+            return [part for text in delta.texts for part in _split(*self._parts(text), delta)]
+        if isinstance(delta, ReasoningDelta):
+            self._structured += delta.texts
+            if delta.texts and self._state == "undecided":
+                self._state = "repeated"
+        elif isinstance(delta, ToolCallDelta):
+            return [*self.end(), delta]
+        return [delta]
+
+    def _parts(self, text: str) -> tuple[str, str]:
+        """Reasoning, and the text after it."""
         text, self._held = self._held + text, ""
         if self._state == "repeated":
             return self._repeated(text)
@@ -158,20 +155,8 @@ class Splitter:
                 return "", ""
             else:
                 self._state = "inside" if self._implicit else "outside"
-        return self._inside(text) if self._state == "inside" else ("", text)
-
-    def structured(self, thought: str) -> None:
-        self._structured.append(thought)
-        if self._state == "undecided":
-            self._state = "repeated"
-
-    def flush(self) -> Parts:
-        held, self._held = self._held, ""
-        inside = self._state == "inside" or (self._implicit and self._state == "undecided")
-        self._state = "inside" if inside else "outside"
-        return (held, "") if inside else ("", held)
-
-    def _inside(self, text: str) -> Parts:
+        if self._state == "outside":
+            return "", text
         thought, tag, rest = text.partition(self._close)
         if tag:
             self._state = "outside"
@@ -180,7 +165,7 @@ class Splitter:
         self._held = text[certain:]
         return text[:certain], ""
 
-    def _repeated(self, text: str) -> Parts:
+    def _repeated(self, text: str) -> tuple[str, str]:
         bare = text.lstrip()
         if self._open.startswith(bare):
             self._held = text
@@ -199,14 +184,31 @@ class Splitter:
         return "", rest
 
 
+def _split(thought: str, text: str, delta: TextDelta | None = None) -> list[Delta]:
+    deltas: list[Delta] = [ReasoningDelta([thought])] if thought else []
+    return [*deltas, TextDelta([text], delta.logprobs if delta else None)] if text else deltas
+
+
 class TextToolCallFilter(Filter):
-    """`call_marks`: tool calls in the text become calls."""
+    """
+    `call_marks`: tool calls in the text become calls, for servers without a parser for their model's chat template.
+
+    Text between delimiters becomes calls only if it can be parsed completely and names a declared function.
+    """
 
     def __init__(self, request: JSONMapping) -> None:
-        self._parser = TextToolCallParser(dict(_declared(request.get("tools"))))
+        self._functions = dict(_declared(request.get("tools")))
+        self._held = ""  # possibly the start of a delimiter
+        self._opening = ""  # the open delimiter, a key in `DELIMITERS`
+        self._body: list[str] = []  # text since the open delimiter
+        self._blanks = ""  # dropped with the delimiter
+        self._after_call = False
 
     def end(self) -> list[Delta]:
-        return self._parser.end()
+        held, self._held = self._held, ""
+        if self._opening:
+            return self._close(held, "")  # servers may omit the last delimiter
+        return [TextDelta([held])] if held and not (self._after_call and held.isspace()) else []
 
     def _change(self, delta: Delta) -> list[Delta]:
         if isinstance(delta, ToolCallDelta):  # the server parses calls itself
@@ -215,15 +217,70 @@ class TextToolCallFilter(Filter):
             return [delta]
         changed: list[Delta] = []
         for text in delta.texts:
-            parsed = self._parser.feed(text)
+            parsed = self._parse(text)
             if delta.logprobs and parsed == [TextDelta([text])]:
                 parsed = [TextDelta([text], delta.logprobs)]
             changed += parsed
         return changed
 
+    def _parse(self, text: str) -> list[Delta]:
+        deltas: list[Delta] = []
+        text, self._held = self._held + text, ""
+        while text:
+            text = self._inside(text, deltas) if self._opening else self._outside(text, deltas)
+        return deltas
+
+    def _outside(self, text: str, deltas: list[Delta]) -> str:
+        match = OPENINGS.search(text)
+        if match:
+            before = text[: match.start()]
+        else:
+            end = text[-LONGEST_OPENING:]
+            possible = any(character in end for character in FIRST_CHARACTERS)
+            held = max(overlap(end, opening) for opening in (*DELIMITERS, *DROPPED)) if possible else 0
+            before = text[: len(text) - held].rstrip()
+            self._held = text[len(before) :]
+        if self._after_call and not before.isspace():
+            before = before.lstrip()
+        if match:
+            before, self._blanks = before.rstrip(), before[len(before.rstrip()) :]
+        if before:
+            self._after_call = False
+            deltas.append(TextDelta([before]))
+        if match is None:
+            return ""
+        self._opening = match[0] if match[0] in DELIMITERS else ""
+        return text[match.end() :]
+
+    def _inside(self, text: str, deltas: list[Delta]) -> str:
+        closing, _ = DELIMITERS[self._opening]
+        before, found, rest = text.partition(closing) if closing else (text, "", "")
+        if found:
+            deltas += self._close(before, closing)
+            return rest
+        certain = len(text) - overlap(text, closing)
+        self._body.append(text[:certain])
+        self._held = text[certain:]
+        return ""
+
+    def _close(self, last: str, closing: str) -> list[Delta]:
+        opening, body = self._opening, "".join([*self._body, last])
+        self._opening, self._body = "", []
+        _, read = DELIMITERS[opening]
+        try:
+            parsed = [delta_of(piece, self._functions) for piece in read(body)]
+        except ValueError:
+            parsed = []
+        self._after_call = bool(parsed)
+        unparsed = TextDelta([self._blanks + opening + body + closing])
+        return [delta for delta in parsed or [unparsed] if delta != _NO_TEXT]
+
+
+_NO_TEXT = TextDelta([""])
+
 
 def _declared(tools: object) -> Iterator[tuple[str, JSONMapping]]:
-    """Operators can add tools in any form."""
+    """Parameter schemas by function name. Operators can add tools in any form."""
     for tool in json_list(tools):
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
@@ -279,3 +336,8 @@ class ReasoningAsMessageFilter(Filter):
         ):
             self._reasoning = None
         return [delta]
+
+
+def overlap(text: str, tag: str) -> int:
+    """Length of a possible start of `tag` at the end of `text`."""
+    return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

@@ -1,8 +1,4 @@
-"""
-Parse tool calls in a model's text, for servers without a parser for its chat template.
-
-Text between delimiters becomes calls only if it can be parsed completely and names a declared function.
-"""
+"""The forms of tool calls in the text of models, by delimiter."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ from app.core.bounded_json import loads
 from app.core.types import JSONMapping, json_object
 from app.core.types.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 
-Schema: TypeAlias = JSONMapping
-
 
 class TextToolCall(NamedTuple):
     name: str
@@ -25,97 +19,25 @@ class TextToolCall(NamedTuple):
     id: str | None = None
 
 
-_NO_TEXT = TextDelta([""])
-
 Piece: TypeAlias = str | ReasoningDelta | TextToolCall
 
 
-class TextToolCallParser:
-    """`functions` are the request's parameter schemas by name."""
-
-    def __init__(self, functions: Mapping[str, Schema]) -> None:
-        self._functions = functions
-        self._held = ""  # possibly the start of a delimiter
-        self._delimiter: _Delimiter | None = None
-        self._body: list[str] = []
-        self._blanks = ""  # dropped with the delimiter
-        self._after_call = False
-
-    def feed(self, text: str) -> list[Delta]:
-        deltas: list[Delta] = []
-        text, self._held = self._held + text, ""
-        while text:
-            text = self._inside(text, self._delimiter, deltas) if self._delimiter else self._outside(text, deltas)
-        return deltas
-
-    def end(self) -> list[Delta]:
-        deltas: list[Delta] = []
-        held, self._held = self._held, ""
-        if self._delimiter:
-            self._end_delimiter(self._delimiter, held, "", deltas)  # servers may omit the last delimiter
-        elif held and not (self._after_call and held.isspace()):
-            deltas.append(TextDelta([held]))
-        return deltas
-
-    def _outside(self, text: str, deltas: list[Delta]) -> str:
-        match = _OPEN.search(text)
-        if match:
-            before = text[: match.start()]
-        else:
-            end = text[-_LONGEST:]
-            possible = any(character in end for character in _FIRST)
-            held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
-            before = text[: len(text) - held].rstrip()
-            self._held = text[len(before) :]
-        if self._after_call and not before.isspace():
-            before = before.lstrip()
-        if match:
-            before, self._blanks = before.rstrip(), before[len(before.rstrip()) :]
-        if before:
-            self._after_call = False
-            deltas.append(TextDelta([before]))
-        if match is None:
-            return ""
-        self._delimiter = _DELIMITERS.get(match[0])
-        return text[match.end() :]
-
-    def _inside(self, text: str, delimiter: _Delimiter, deltas: list[Delta]) -> str:
-        before, close, rest = text.partition(delimiter.close) if delimiter.close else (text, "", "")
-        if close:
-            self._end_delimiter(delimiter, before, close, deltas)
-            return rest
-        certain = len(text) - overlap(text, delimiter.close)
-        self._body.append(text[:certain])
-        self._held = text[certain:]
-        return ""
-
-    def _end_delimiter(self, delimiter: _Delimiter, last: str, close: str, deltas: list[Delta]) -> None:
-        body = "".join([*self._body, last])
-        self._delimiter, self._body = None, []
-        try:
-            parsed = [self._delta(piece) for piece in delimiter.read(body)]
-        except ValueError:
-            parsed = []
-        self._after_call = bool(parsed)
-        unparsed = TextDelta([self._blanks + delimiter.open + body + close])
-        deltas += [delta for delta in parsed or [unparsed] if delta != _NO_TEXT]
-
-    def _delta(self, piece: Piece) -> Delta:
-        """Raises `ValueError` for an unknown function or invalid arguments."""
-        if isinstance(piece, ReasoningDelta):
-            return piece
-        if isinstance(piece, str):
-            return TextDelta([piece])
-        if piece.name not in self._functions:
-            raise ValueError
-        arguments = piece.arguments
-        if isinstance(arguments, dict):
-            schemas = json_object(self._functions[piece.name].get("properties"))
-            values = {name: _value(text, schemas.get(name)) for name, text in arguments.items()}
-            arguments = json.dumps(values, ensure_ascii=False)
-        elif not isinstance(loads(arguments), dict):
-            raise ValueError
-        return ToolCallDelta(None, piece.id, piece.name, [arguments])
+def delta_of(piece: Piece, functions: Mapping[str, JSONMapping]) -> Delta:
+    """`functions` are parameter schemas by name; raises `ValueError` for other functions and invalid arguments."""
+    if isinstance(piece, ReasoningDelta):
+        return piece
+    if isinstance(piece, str):
+        return TextDelta([piece])
+    if piece.name not in functions:
+        raise ValueError
+    arguments = piece.arguments
+    if isinstance(arguments, dict):
+        schemas = json_object(functions[piece.name].get("properties"))
+        values = {name: _value(text, schemas.get(name)) for name, text in arguments.items()}
+        arguments = json.dumps(values, ensure_ascii=False)
+    elif not isinstance(loads(arguments), dict):
+        raise ValueError
+    return ToolCallDelta(None, piece.id, piece.name, [arguments])
 
 
 def _value(text: str, schema: object) -> object:
@@ -127,7 +49,7 @@ def _value(text: str, schema: object) -> object:
         return text
 
 
-# The parsers yield nothing or raise `ValueError` if the text is invalid.
+# The readers yield nothing or raise `ValueError` if the text is invalid.
 
 
 def _json(body: str) -> Iterator[Piece]:
@@ -307,47 +229,34 @@ def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     yield from matches
 
 
-class _Delimiter(NamedTuple):
-    open: str
-    close: str  # empty: end of the text
-    read: Callable[[str], Iterable[Piece]]
-
-
-_DELIMITERS = {
-    opening: _Delimiter(opening, closing, read)
-    for opening, closing, read in (
-        ("<tool_call>", "</tool_call>", _tool_call),
-        ("<function=", "</function>", _function),
-        ("<|tool_call|>", "<|/tool_call|>", _json),
-        ("<|python_tag|>", "", _json),
-        ("[TOOL_CALLS]", "", _mistral),
-        ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _kimi),
-        ("<|tool_call_section_begin|>", "<|tool_call_section_end|>", _kimi),
-        ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _xtml),
-        ("<|open|>think<|sep|>", "<|close|>think<|sep|>", _thought),
-        (_special("tool calls begin"), _special("tool calls end"), _deepseek),
-        (f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", _invoke),
-        (f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>", _invoke),
-        ("<minimax:tool_call>", "</minimax:tool_call>", _invoke),
-        (f"{_MINIMAX}<tool_call>", f"{_MINIMAX}</tool_call>", _invoke),
-        ("<|tool_call>", "<tool_call|>", _gemma),
-        ("<|channel>thought\n", "<channel|>", _thought),
-        ("<seed:tool_call>", "</seed:tool_call>", _tool_call),
-        ("<TOOLCALL>", "</TOOLCALL>", _json),  # Nemotron
-        ("<|channel|>analysis<|message|>", "<|end|>", _thought),
-        ("<|channel|>commentary", "<|call|>", _commentary),
-    )
+# By opening delimiter: the closing delimiter (empty: the end of the text), and the reader for the text between them.
+DELIMITERS: dict[str, tuple[str, Callable[[str], Iterable[Piece]]]] = {
+    "<tool_call>": ("</tool_call>", _tool_call),
+    "<function=": ("</function>", _function),
+    "<|tool_call|>": ("<|/tool_call|>", _json),
+    "<|python_tag|>": ("", _json),
+    "[TOOL_CALLS]": ("", _mistral),
+    "<|tool_calls_section_begin|>": ("<|tool_calls_section_end|>", _kimi),
+    "<|tool_call_section_begin|>": ("<|tool_call_section_end|>", _kimi),
+    "<|open|>tools<|sep|>": ("<|close|>tools<|sep|>", _xtml),
+    "<|open|>think<|sep|>": ("<|close|>think<|sep|>", _thought),
+    _special("tool calls begin"): (_special("tool calls end"), _deepseek),
+    f"<{_DSML}function_calls>": (f"</{_DSML}function_calls>", _invoke),
+    f"<{_DSML}tool_calls>": (f"</{_DSML}tool_calls>", _invoke),
+    "<minimax:tool_call>": ("</minimax:tool_call>", _invoke),
+    f"{_MINIMAX}<tool_call>": (f"{_MINIMAX}</tool_call>", _invoke),
+    "<|tool_call>": ("<tool_call|>", _gemma),
+    "<|channel>thought\n": ("<channel|>", _thought),
+    "<seed:tool_call>": ("</seed:tool_call>", _tool_call),
+    "<TOOLCALL>": ("</TOOLCALL>", _json),  # Nemotron
+    "<|channel|>analysis<|message|>": ("<|end|>", _thought),
+    "<|channel|>commentary": ("<|call|>", _commentary),
 }
 # gpt-oss and Kimi K3.
-_DROPPED = (
+DROPPED = (
     *("<|start|>assistant", "<|channel|>final<|message|>", "<|return|>"),
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
 )
-_OPEN = re.compile("|".join(map(re.escape, (*_DELIMITERS, *_DROPPED))))
-_LONGEST = max(map(len, (*_DELIMITERS, *_DROPPED)))
-_FIRST = "".join({delimiter[0] for delimiter in (*_DELIMITERS, *_DROPPED)})
-
-
-def overlap(text: str, tag: str) -> int:
-    """Length of a possible start of `tag` at the end of `text`."""
-    return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)
+OPENINGS = re.compile("|".join(map(re.escape, (*DELIMITERS, *DROPPED))))
+LONGEST_OPENING = max(map(len, (*DELIMITERS, *DROPPED)))
+FIRST_CHARACTERS = "".join({delimiter[0] for delimiter in (*DELIMITERS, *DROPPED)})

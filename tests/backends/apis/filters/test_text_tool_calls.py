@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.backends.apis.filters.text_tool_calls import TextToolCallParser
+from app.backends.apis.filters import TextToolCallFilter
 from app.core.types.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 
 FUNCTIONS: dict[str, Any] = {
@@ -26,11 +26,14 @@ def call(name: str, arguments: str, call_id: str | None = None) -> ToolCallDelta
     return ToolCallDelta(None, call_id, name, [arguments])
 
 
+REQUEST = {"tools": [{"name": name, "parameters": parameters} for name, parameters in FUNCTIONS.items()]}
+
+
 def find(*texts: str) -> list[str | Delta]:
     """Return the deltas found in a streamed text, with neighbouring texts joined."""
-    finder = TextToolCallParser(FUNCTIONS)
+    finder = TextToolCallFilter(REQUEST)
     found: list[str | Delta] = []
-    for delta in [one for text in texts for one in finder.feed(text)] + finder.end():
+    for delta in [one for text in texts for one in finder.feed([TextDelta([text])])] + finder.end():
         written = "".join(delta.texts) if isinstance(delta, TextDelta) else delta
         if found and isinstance(written, str) and isinstance(found[-1], str):
             found[-1] += written
@@ -239,8 +242,8 @@ def test_text_without_a_call_is_text(text: str) -> None:
 
 
 def test_text_that_cannot_be_a_delimiter_is_emitted_at_once() -> None:
-    finder = TextToolCallParser(FUNCTIONS)
-    found = [finder.feed(piece) for piece in ("Hi ", "<tool", "s>", " there")]
+    finder = TextToolCallFilter(REQUEST)
+    found = [finder.feed([TextDelta([piece])]) for piece in ("Hi ", "<tool", "s>", " there")]
     assert found == [[TextDelta([text])] if text else [] for text in ("Hi", "", " <tools>", " there")]
 
 

@@ -8,17 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.backends.apis.filters import Splitter
+from app.backends.apis.filters import ThinkTagFilter
+from app.core.profile import ThinkTagOptions
+from app.core.types.deltas import Delta, ReasoningDelta, TextDelta
+
+
+def parts(deltas: list[Delta]) -> tuple[str, str]:
+    """Reasoning and text."""
+    thoughts = ["".join(delta.texts) for delta in deltas if isinstance(delta, ReasoningDelta)]
+    texts = ["".join(delta.texts) for delta in deltas if isinstance(delta, TextDelta)]
+    return "".join(thoughts), "".join(texts)
 
 
 def split(
     *texts: str, implicit: bool = False, structured: str = "", tags: tuple[str, str] = ("<think>", "</think>")
 ) -> tuple[str, str]:
-    splitter = Splitter(*tags, implicit)
+    tag_filter = ThinkTagFilter(ThinkTagOptions("implicit_open" if implicit else "auto", *tags))
     if structured:
-        splitter.structured(structured)
-    parts = [*map(splitter.feed, texts), splitter.flush()]
-    return "".join(thought for thought, _ in parts), "".join(text for _, text in parts)
+        tag_filter.feed([ReasoningDelta([structured])])
+    deltas = [delta for text in texts for delta in tag_filter.feed([TextDelta([text])])]
+    return parts([*deltas, *tag_filter.end()])
 
 
 AUTO = {
@@ -78,10 +87,10 @@ def test_text_loses_nothing_but_tags_and_the_blanks_before_them(text: str) -> No
 
 
 def test_reasoning_is_emitted_before_its_tag_is_closed() -> None:
-    splitter = Splitter("<think>", "</think>", False)
-    assert splitter.feed("<think>hm, ") == ("hm, ", "")
-    assert splitter.feed("well<") == ("well", "")
-    assert splitter.feed("b") == ("<b", "")
+    tag_filter = ThinkTagFilter(ThinkTagOptions())
+    assert tag_filter.feed([TextDelta(["<think>hm, "])]) == [ReasoningDelta(["hm, "])]
+    assert tag_filter.feed([TextDelta(["well<"])]) == [ReasoningDelta(["well"])]
+    assert tag_filter.feed([TextDelta(["b"])]) == [ReasoningDelta(["<b"])]
 
 
 def test_think_tags_can_be_others() -> None:
@@ -99,5 +108,7 @@ def test_tags_beside_a_reasoning_field_are_text() -> None:
 
 
 def test_text_held_back_is_text_when_something_else_follows() -> None:
-    splitter = Splitter("<think>", "</think>", False)
-    assert (splitter.feed("<th"), splitter.flush(), splitter.feed("ink>")) == (("", ""), ("", "<th"), ("", "ink>"))
+    tag_filter = ThinkTagFilter(ThinkTagOptions())
+    assert tag_filter.feed([TextDelta(["<th"])]) == []
+    assert tag_filter.end() == [TextDelta(["<th"])]
+    assert tag_filter.feed([TextDelta(["ink>"])]) == [TextDelta(["ink>"])]
