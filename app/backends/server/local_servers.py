@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import httpx
@@ -12,14 +12,8 @@ _TIMEOUT = 0.7  # seconds
 _MAX_MODELS = 20
 
 
-class LocalServer(NamedTuple):
-    name: str
-    url: str
-    models: list[str]
-
-
-async def find_local_servers(own_port: int, ports: dict[str, int] | None = None) -> list[LocalServer]:
-    """Model servers at default ports on this machine, except this server."""
+async def find_local_servers(own_port: int, ports: dict[str, int] | None = None) -> list[tuple[str, str, list[str]]]:
+    """Names, base URLs and models of servers at default ports on this machine, except this server."""
     import httpx  # slow import, only on first use
 
     candidates = [(name, port) for name, port in (ports or PORTS).items() if port != own_port]
@@ -28,7 +22,7 @@ async def find_local_servers(own_port: int, ports: dict[str, int] | None = None)
     return [server for server in found if server is not None]
 
 
-async def _ask(http: httpx.AsyncClient, name: str, port: int) -> LocalServer | None:
+async def _ask(http: httpx.AsyncClient, name: str, port: int) -> tuple[str, str, list[str]] | None:
     import httpx
 
     url = f"http://127.0.0.1:{port}/v1"
@@ -38,4 +32,4 @@ async def _ask(http: httpx.AsyncClient, name: str, port: int) -> LocalServer | N
     except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError):
         return None
     owner = next((str(model.get("owned_by")) for model in listed), "")
-    return LocalServer(_OWNERS.get(owner, name), url, [model["id"] for model in listed[:_MAX_MODELS]])
+    return _OWNERS.get(owner, name), url, [model["id"] for model in listed[:_MAX_MODELS]]

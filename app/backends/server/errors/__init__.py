@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
 from app.core.http import retry_after
@@ -72,7 +72,7 @@ def backend_error(
     if isinstance(parsed, list) and len(parsed) == 1 and isinstance(parsed[0], dict) and "error" in parsed[0]:
         parsed = parsed[0]  # Gemini: its streams are lists
     fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
-    error = _error(status, fields, wait, _Private(secret, host), passthrough)
+    error = _error(status, fields, wait, secret, host, passthrough)
     error.answered = status
     requested = headers.get("x-should-retry")
     error.retryable = requested == "true" or (_may_pass(status, error) and requested != "false")
@@ -86,7 +86,7 @@ def error_in_chunk(
         return None
     fields = _read(next(_choice_errors(chunk), chunk))
     wait, status = retry_after({}, json.dumps(chunk, default=str)), fields.get("http", 0)
-    error = _error(status, fields, wait, _Private(secret, host), passthrough)
+    error = _error(status, fields, wait, secret, host, passthrough)
     error.retryable = error.type != "model_error" and _may_pass(status or error.status, error)
     return error
 
@@ -95,23 +95,20 @@ def _may_pass(status: int, error: BackendError) -> bool:
     return status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
 
 
-class _Private(NamedTuple):
-    """A backend's key and address, which callers must not see."""
-
-    secret: str | None
-    host: str
-
-    def allows(self, name: str) -> bool:
-        if not _NAME.fullmatch(name) or redact(name) != name or (self.secret and self.secret in name):
-            return False
-        return name != self.host and ("." not in self.host or self.host not in name)
-
-
 # Numbers, for example z.ai's codes, or words and indexes of a path; neither URLs nor IP addresses.
 _NAME = re.compile(r"\d{1,10}|[A-Za-z_$][\w.$\[\]-]{0,127}", re.ASCII)
 
 
-def _error(status: int, fields: JSONObject, wait: float | None, private: _Private, passthrough: bool) -> BackendError:
+def _is_public(name: str, secret: str | None, host: str) -> bool:
+    """Whether a name does not contain the backend's key or address."""
+    if not _NAME.fullmatch(name) or redact(name) != name or (secret and secret in name):
+        return False
+    return name != host and ("." not in host or host not in name)
+
+
+def _error(
+    status: int, fields: JSONObject, wait: float | None, secret: str | None, host: str, passthrough: bool
+) -> BackendError:
     code, message = str(fields.get("code", "")), str(fields.get("message", "")).strip()
     kind = classify(status, code, str(fields.get("type", "")), message)
     if passthrough:
@@ -124,9 +121,9 @@ def _error(status: int, fields: JSONObject, wait: float | None, private: _Privat
     param = str(fields.get("param") or "")
     quoted = bool(message) and kind not in HIDDEN
     error = BackendError(
-        scrubbed(message, private.secret) if quoted else row.message,
-        param=param if private.allows(param) else None,
-        code=code if specific and private.allows(code) else row.code,
+        scrubbed(message, secret) if quoted else row.message,
+        param=param if _is_public(param, secret, host) else None,
+        code=code if specific and _is_public(code, secret, host) else row.code,
         error_type=row.type,
         status=row.status,
         retry_after=wait if row.status in (429, 503) else None,

@@ -83,29 +83,19 @@ def failure(kind: str, message: str = "") -> BackendError:
     return BackendError(message or row.message, code=row.code, error_type=row.type, status=row.status)
 
 
-class Rule(NamedTuple):
-    kind: str
-    statuses: Container[int]
-    pattern: re.Pattern[str]
-
-
-def _rule(kind: str, statuses: Container[int], *patterns: str) -> Rule:
-    return Rule(kind, statuses, re.compile("|".join(patterns)))
-
-
 _ANY = range(1000)
 _STREAM = {0}
 
-# Applied in this order to code, type and message in lower case.
-RULES = (
-    _rule(
+# Class, statuses and patterns, applied in this order to code, type and message in lower case.
+_RULES: tuple[tuple[str, Container[int], *tuple[str, ...]], ...] = (
+    (
         "key",
         {0, 400, 401, 403, 500},  # 400: Gemini, xAI
         r"(invalid|incorrect|missing) api[ _-]?key",
         r"api key not valid",
         r"\buser: \S+ is not authorized to perform",  # AWS, with the account name
     ),
-    _rule(
+    (
         "context",
         {0, 400, 404, 413, 422, 424, 500, 501, 502},
         r"context[ _](length|window|size|limit)",  # OpenAI, vLLM, SGLang, llama.cpp, Ollama, LM Studio, MiniMax, ...
@@ -127,7 +117,7 @@ RULES = (
         r"too many (input )?tokens:",  # Cohere
         r"current length is \d+ while limit is",  # Cerebras
     ),
-    _rule(
+    (
         "filter",
         _ANY,
         r"content management policy",  # Azure
@@ -137,7 +127,7 @@ RULES = (
         r"content violates",  # xAI
         r"blocked (by|due to) .{0,40}(safety|policy|filter)",
     ),
-    _rule(
+    (
         "quota",
         _ANY,
         r"insufficient[ _](balance|credits?|funds)",  # DeepSeek, OpenRouter, Kimi
@@ -146,7 +136,7 @@ RULES = (
         r"in arrears|overdue",  # DashScope
         r"used up your daily",  # Workers AI
     ),
-    _rule(
+    (
         "model",
         {0, 400, 403, 404, 422, 500},
         r"\bmodel\b.{0,200}? (does not|doesn't|not) exist",  # OpenAI, vLLM, DeepSeek
@@ -158,9 +148,9 @@ RULES = (
         r"has been (deprecated|decommissioned)",  # Groq
         r"^ not_found_error model: ",  # Anthropic
     ),
-    _rule("overloaded", {0, 500, 502}, r"overloaded", r"loading model|model is (currently |still )?loading"),
+    ("overloaded", {0, 500, 502}, r"overloaded", r"loading model|model is (currently |still )?loading"),
     # llama.cpp, llama-cpp-python, mlx-lm and transformers report callers' errors as server errors.
-    _rule(
+    (
         "mistake",
         {404, 500, 501},
         r"jinja|chat template|raise_exception",
@@ -173,12 +163,12 @@ RULES = (
         r"must be (a|an|one|string|less|greater|at|in|non)\b|cannot be (empty|null)",
         r"unexpected keyword argument|extra (inputs|fields) (are )?not permitted|unknown (field|parameter)",  # LiteLLM
     ),
-    _rule("rate", _STREAM, r"rate[ _-]?limit", r"too[ _]?many[ _]?requests", r"resource_exhausted|throttl"),
-    _rule("timeout", _STREAM, r"timed? ?out|timeout"),
-    _rule("mistake", _STREAM, r"invalid_?request|bad_?request|invalid_?argument|validation"),
+    ("rate", _STREAM, r"rate[ _-]?limit", r"too[ _]?many[ _]?requests", r"resource_exhausted|throttl"),
+    ("timeout", _STREAM, r"timed? ?out|timeout"),
+    ("mistake", _STREAM, r"invalid_?request|bad_?request|invalid_?argument|validation"),
 )
 
-
+_COMPILED_RULES = [(kind, statuses, re.compile("|".join(patterns))) for kind, statuses, *patterns in _RULES]
 _NOTHING_BUT_MISSING = re.compile(r"\W+|404|page|not_found\w*|not|found")
 
 
@@ -189,9 +179,9 @@ def classify(status: int, code: str = "", error_type: str = "", message: str = "
             if kind := CODES.get(re.sub(r"[^a-z0-9]", "", name.lower())):
                 return kind
     text = f"{code} {error_type} {message}".lower()
-    for rule in RULES:
-        if status in rule.statuses and rule.pattern.search(text):
-            return rule.kind
+    for rule, statuses, pattern in _COMPILED_RULES:
+        if status in statuses and pattern.search(text):
+            return rule
     if status == 404 and not _NOTHING_BUT_MISSING.sub("", text):
         return "url"
     return STATUSES.get(status) or ("mistake" if 400 <= status < 500 else "failure")
