@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from app.core.profile import Profile
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject, json_object
 from app.loading import import_object
 
 if TYPE_CHECKING:  # the settings import this module, which must load fast
     import httpx
 
     from app.backends.apis.api_decoder import APIDecoder, ErrorIn
-    from app.backends.apis.token_counting import CountingMethod
     from app.core.request.model_request import EncodedRequest, ModelRequest
+
+
+# Both raise `BackendError`. A method reads the token count from the answers for an encoded model request.
+Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
+CountingMethod: TypeAlias = Callable[[JSONMapping, Post], Awaitable[object]]
 
 
 def _same(value: object) -> Any:
@@ -88,12 +92,6 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
     return [replace(profile, transport=replace(options, api=name)) for name in names]
 
 
-def already_encoded(model_request: ModelRequest, profile: Profile) -> EncodedRequest | None:
-    """`model_request.encoded`, if it has the same profile."""
-    encoded = model_request.encoded
-    return encoded if encoded and (encoded.profile is profile or encoded.profile == profile) else None
-
-
 def encode(model_request: ModelRequest, profile: Profile, codec: Codec | None = None) -> EncodedRequest:
     """
     Encode a model request, unless `model_request.encoded` has the same profile; raises `InvalidRequest`.
@@ -104,7 +102,21 @@ def encode(model_request: ModelRequest, profile: Profile, codec: Codec | None = 
         # The client replaces images with descriptions.
         content = replace(profile.request.content, images="pass")
         profile = replace(profile, request=replace(profile.request, content=content))
-    if encoded := already_encoded(model_request, profile):
+    encoded = model_request.encoded
+    if encoded and (encoded.profile is profile or encoded.profile == profile):
         return encoded
     codec = codec or APIS[profiles_by_api(profile)[0].transport.api].codec
     return codec.encode(model_request, profile)
+
+
+def endpoint_method(url: httpx.URL, prompt: Iterable[str], count: str, **added: object) -> CountingMethod:
+    """Sends the body's `prompt` fields; the answer's field `count` is the number."""
+
+    async def counted(body: JSONMapping, post: Post) -> object:
+        return json_object(await post(url, prompt_fields(body, prompt) | added)).get(count)
+
+    return counted
+
+
+def prompt_fields(body: JSONMapping, names: Iterable[str]) -> JSONObject:
+    return {name: body[name] for name in names if name in body}

@@ -35,7 +35,7 @@ from app.backends import (
 )
 from app.backends.server.adaptation import AdaptedRequest
 from app.backends.server.answer import BodyReader
-from app.backends.server.endpoints import Endpoint, Endpoints, under
+from app.backends.server.endpoints import Endpoint, Endpoints, count_tokens, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.key_source import KeySource, key_source
@@ -160,7 +160,7 @@ class ModelServer(Backend):
             content, caller_key = _json(body), model_request.caller_key
             return await self._read_json(endpoint, RequestTarget("POST", url), content, caller_key, seconds=15)
 
-        return await endpoint.tokenizer.count(endpoint.encode(model_request).body, post)
+        return await count_tokens(endpoint.counting_methods, endpoint.encode(model_request).body, post)
 
     def translation(self, model_request: ModelRequest) -> Translation:
         """The request, without fields known to be rejected."""

@@ -7,20 +7,20 @@ from urllib.parse import parse_qsl, quote
 
 import httpx
 
-from app.backends.apis import APIS, encode, profiles_by_api
-from app.backends.apis.token_counting import Tokenizer
+from app.backends.apis import APIS, CountingMethod, Post, encode, profiles_by_api
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.transport.connection import RequestTarget
 from app.core.profile import Profile
 from app.core.request.model_request import EncodedRequest, ModelRequest
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
 MODEL = "{model}"  # in `transport.path`
 _ABSENT = frozenset({404, 405, 501})
+_NOT_FOUND = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
 
 
 class Endpoint:
@@ -30,7 +30,7 @@ class Endpoint:
         self.api = APIS[options.api]
         self.codec = self.api.codec
         self.adaptation = FieldAdaptation(profile.request, self.codec.caller_fields)
-        self.tokenizer = Tokenizer(self.codec.counting_methods(base, profile))
+        self.counting_methods = [*self.codec.counting_methods(base, profile)]
         self._base = base
         self._path = options.path or self.api.path
         self._model_in_body = options.model_in_body and MODEL not in self.api.path
@@ -79,6 +79,25 @@ class Endpoints:
             missing = ", ".join(each.api.path for each in self._all[: self._all.index(endpoint)])
             extra = {"missing": missing, "used": endpoint.api.path, "minutes": round(REMEMBERED / 60)}
             logger.info("backend endpoint not found; using another", extra=extra)
+
+
+async def count_tokens(methods: list[CountingMethod], body: JSONMapping, post: Post) -> int | None:
+    """
+    Count the prompt's tokens by the first method that works; None if the server cannot count.
+
+    In `methods`, this method replaces all, and those with missing endpoints are removed.
+    """
+    for method in [*methods]:
+        try:
+            count = await method(body, post)
+        except BackendError as error:
+            if error.code in _NOT_FOUND and method in methods:
+                methods.remove(method)
+            continue  # otherwise a temporary failure
+        if isinstance(count, int):
+            methods[:] = [method]
+            return count
+    return None
 
 
 def model_url(base: httpx.URL, path: str, model: object, profile: Profile) -> httpx.URL:

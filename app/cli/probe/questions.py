@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from app.backends.apis.chat import counting_methods
-from app.backends.apis.token_counting import Tokenizer
+from app.backends.server.endpoints import count_tokens
 from app.cli.probe.client import PROMPT_ONLY_TOKENS, ProbedServer, ProbeResult
 from app.core.profile import Profile
 from app.core.types import JSONObject
@@ -368,7 +368,7 @@ async def parameters(server: ProbedServer) -> Findings:
 
 async def tokens(server: ProbedServer) -> Findings:
     body = {"model": server.fields.get("model"), "messages": [user(HELLO)]}
-    count = await Tokenizer(counting_methods(server.url, Profile())).count(body, server.post)
+    count = await count_tokens(counting_methods(server.url, Profile()), body, server.post)
     return [Finding("counts the tokens of a prompt", "no" if count is None else f"yes: {count}")]
 
 

@@ -17,8 +17,7 @@ async def test_server_at_a_default_port_is_found_with_its_models() -> None:
         port = int(up.url.partition("127.0.0.1:")[2].partition("/")[0])
         found = await find_local_servers(8080, {"Ollama": port, "LM Studio": 1})
 
-    assert [(name, models) for name, _, models in found] == [("vLLM", ["qwen3"])]
-    assert found[0].url == f"http://127.0.0.1:{port}/v1"
+    assert found == [("vLLM", f"http://127.0.0.1:{port}/v1", ["qwen3"])]
 
 
 async def test_server_itself_is_not_asked() -> None:

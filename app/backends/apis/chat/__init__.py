@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.backends.apis import Codec
+from app.backends.apis import Codec, CountingMethod, Post, endpoint_method, prompt_fields
 from app.backends.apis.chat.decoder import ChatDecoder
-from app.backends.apis.token_counting import CountingMethod, Post, endpoint_method, prompt_fields
 from app.core.profile import Profile
 from app.core.request import CALLER_FIELDS, to_chat
 from app.core.types import JSONMapping, json_list, json_object

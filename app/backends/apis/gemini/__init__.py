@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.backends.apis import APIS, Codec
+from app.backends.apis import APIS, Codec, CountingMethod, Post, prompt_fields
 from app.backends.apis.gemini.decoder import GeminiDecoder
 from app.backends.apis.gemini.encoder import GEMINI_CALLER_FIELDS, to_gemini
-from app.backends.apis.token_counting import CountingMethod, Post, prompt_fields
 from app.backends.server.endpoints import model_url
 from app.core.profile import Profile
 from app.core.types import JSONMapping, JSONObject, json_list, json_object, json_objects, json_text

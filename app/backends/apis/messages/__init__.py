@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.backends.apis import Codec
+from app.backends.apis import Codec, CountingMethod, endpoint_method
 from app.backends.apis.messages.decoder import MessagesDecoder
 from app.backends.apis.messages.encoder import MESSAGES_CALLER_FIELDS, to_messages_request
-from app.backends.apis.token_counting import CountingMethod, endpoint_method
 from app.backends.server.endpoints import under
 from app.core.profile import Profile
 

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.backends.apis import Codec
+from app.backends.apis import Codec, CountingMethod, endpoint_method
 from app.backends.apis.responses.decoder import ResponsesDecoder
 from app.backends.apis.responses.encoder import RESPONSES_CALLER_FIELDS, to_responses
-from app.backends.apis.token_counting import CountingMethod, endpoint_method
 from app.backends.server.endpoints import under
 from app.core.profile import Profile
 
