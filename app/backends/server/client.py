@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -40,7 +41,6 @@ from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.passthrough import ForwardedAnswer, Forwarding, forwards_to, session_header
-from app.backends.server.retries import Retries, explain, explained, unreachable
 from app.backends.transport import HTTPReply, HTTPToolsTransport
 from app.backends.transport.connection import OutgoingRequest, RequestTarget, encoded_headers
 from app.backends.transport.httpx_transport import HTTPXTransport, bound_decompression, decompressed
@@ -50,12 +50,15 @@ from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
 from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject, json_list, json_objects
 from app.errors import BackendError
+from app.runtime.outbound import causes, why_unreachable
 
 logger = logging.getLogger(__name__)
 
 _HEADS = 64  # cached request headers, one per API key
 _ERROR_LIMIT = 1_000_000  # bytes
 _LINGER = 1.0  # seconds to wait for the body's end, to reuse the connection
+_BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds before the first retry, and at most
+_MAX_RETRY_AFTER = 3.0  # seconds; a longer `Retry-After` is returned to the caller
 
 
 class ModelServer(Backend):
@@ -139,7 +142,7 @@ class ModelServer(Backend):
             credentials = self._credentials(request.caller_key)
             return self._forwarding.request(request, credentials, own_account=not self._passes)
 
-        retries = self.retries(request)
+        retries = 0
         while True:
             try:
                 reply = await self.send(self.endpoints.current, prepare, request.caller_key, request)
@@ -147,11 +150,25 @@ class ModelServer(Backend):
                 await answer.begin(lambda event: self.error_in(event, request.caller_key))
                 return answer
             except BackendError as error:
-                if not (request.body.replayable and await retries.wait(error)):
+                if not (request.body.replayable and await self.backs_off(request, error, retries)):
                     raise
+            retries += 1
 
-    def retries(self, request: ModelRequest | RawRequest) -> Retries:
-        return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
+    async def backs_off(self, request: ModelRequest | RawRequest, error: BackendError, retries: int) -> bool:
+        """Wait after an error and previous `retries`; return False if the request must not be sent again."""
+        if not (error.retryable and request.retry_allowed and retries < self._retries):
+            return False
+        seconds = error.retry_after
+        if seconds is None:
+            seconds = min(_BACKOFF * 2**retries, _BACKOFF_LIMIT) * random.uniform(0.75, 1)
+        elif seconds > _MAX_RETRY_AFTER:
+            return False
+        request.attempts.retries += 1
+        explain(error)
+        extra = {"server": self._name, "reason": error.explanation, "delay": round(seconds, 1)}
+        logger.info("backend request failed; retrying", extra=extra)
+        await asyncio.sleep(seconds)
+        return True
 
     async def count_tokens(self, model_request: ModelRequest) -> int | None:
         endpoint = self.endpoints.current
@@ -335,7 +352,7 @@ class SentRequest:
     def __init__(self, server: ModelServer, model_request: ModelRequest) -> None:
         self._server = server
         self._model_request = model_request
-        self._retries: Retries | None = None  # set after the first error
+        self._retries = 0
         self._answer: BodyReader | None = None  # while it is open
         self._answer_warnings: Sequence[str] | None = None  # None before an answer
 
@@ -467,10 +484,37 @@ class SentRequest:
                 return reply
 
     async def _retry(self, error: BackendError) -> bool:
-        """Back off; return False if the request must not be sent again."""
-        if self._retries is None:
-            self._retries = self._server.retries(self._model_request)
-        return await self._retries.wait(error)
+        retries, self._retries = self._retries, self._retries + 1
+        return await self._server.backs_off(self._model_request, error, retries)
+
+
+def unreachable(error: httpx.TransportError) -> BackendError:
+    if isinstance(error, httpx.TimeoutException):
+        unanswered = failure("timeout", "The backend does not accept connections.")
+    elif isinstance(error, httpx.ConnectError):
+        why = why_unreachable(error)
+        unanswered = failure("failure", f"The backend cannot be reached{f': {why}' if why else ''}.")
+    else:
+        unanswered = failure("failure", "The backend closed the connection without an answer.")
+    unanswered.retryable = True
+    return unanswered
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    try:
+        yield
+    except BackendError as error:
+        explain(error)
+        raise
+
+
+def explain(error: BackendError) -> None:
+    """Add the operating system's message as a note, for operators; it never quotes the request."""
+    found = [each for each in causes(error.__cause__) if isinstance(each, OSError | httpx.TransportError)]
+    messages = [message for each in found if (message := str(each))]
+    if messages and messages[-1] not in getattr(error, "__notes__", ()):
+        error.add_note(messages[-1])
 
 
 def _json(body: JSONObject) -> bytes:

@@ -12,8 +12,8 @@ import httpx
 
 from app.backends.apis.api_decoder import BodyDecoder
 from app.backends.apis.chat.decoder import REASONING_FIELDS, completion_chunks
+from app.backends.server.client import explain, unreachable
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
-from app.backends.server.retries import explain, unreachable
 from app.backends.transport import HTTPToolsTransport
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import RawEvent, RepeatedEvent, ServerEvent

@@ -24,7 +24,7 @@ HELLO = sse(chunk("Hello"), finish(), DONE)
 
 @pytest.fixture(autouse=True)
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.backends.server.retries._BACKOFF", 0.001)
+    monkeypatch.setattr("app.backends.server.client._BACKOFF", 0.001)
 
 
 async def ask(path: str, body: dict[str, Any], **settings: Any) -> httpx.Response:
