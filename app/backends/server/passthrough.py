@@ -133,21 +133,37 @@ def _encoded(headers: Mapping[str, str]) -> dict[bytes, bytes]:
 _FIRST_ERROR = re.compile(
     rb'\s*(?:event: ?error\r?\n)?data: ?(\{"(?:type": ?"error"|error": ?\{)[^\r\n]{1,10000}\})\r?\n\r?\n'
 )
+_TAIL = 64 * 1024  # bytes at the body's end
+_HEAD = 4 * 1024  # bytes at its start
+_LONGEST_USAGE = 8 * 1024  # bytes
+_LONGEST_ERROR = 8 * 1024
+# At the start of a line, which JSON text cannot contain.
+_ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
+_EVENT = b"data:"
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_DECODER = json.JSONDecoder()
 
 
 class ForwardedAnswer:
-    """A server's answer (`RawAnswer`); `begin` must be called first."""
+    """
+    A server's answer (`RawAnswer`); `begin` must be called first.
+
+    Reads usage and errors without parsing the body.
+    """
 
     def __init__(self, reply: HTTPReply, profile: Profile) -> None:
         self.status = reply.status
         self.headers = answer_headers(reply.headers)
         self.first = b""
+        self.aclose = reply.aclose
         self._reply = reply
         self._idle = profile.transport.idle_timeout
         self._streamed = reply.fields.get(b"content-type", b"").startswith(b"text/event-stream")
-        self._usage = UsageReader(streamed=self._streamed)
-        self.estimate, self.failed = self._usage.estimate, self._usage.failed
-        self.aclose = reply.aclose
+        self._pieces: deque[bytes] = deque()
+        self._size = 0  # bytes
+        self._total = 0
+        self._head = b""
+        self._events = 0  # in discarded pieces
 
     async def begin(self, error_in: Callable[[JSONObject], BackendError | None]) -> None:
         """Wait for the body's first bytes; raises `BackendError`, also if a stream begins with a retryable error."""
@@ -155,7 +171,7 @@ class ForwardedAnswer:
             with _read_failures():
                 self.first = await anext(self._reply, b"")
             self._reply.wait_at_most(self._idle)
-            self._usage.feed(self.first)
+            self._feed(self.first)
             if self._streamed and (match := _FIRST_ERROR.match(self.first)):
                 with suppress(ValueError, RecursionError):
                     if (error := error_in(json_object(json.loads(match[1])))) and error.retryable:
@@ -165,10 +181,10 @@ class ForwardedAnswer:
             raise
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
-        usage = self._usage
+        feed = self._feed
 
         def noted(data: bytes) -> bool:
-            usage.feed(data)
+            feed(data)
             return take(data)
 
         try:
@@ -178,13 +194,59 @@ class ForwardedAnswer:
             return False
         return True
 
+    def _feed(self, piece: bytes) -> None:
+        size = len(piece)
+        if len(self._head) < _HEAD:
+            self._head += piece[: _HEAD - len(self._head)]
+        self._pieces.append(piece)
+        self._total += size
+        self._size += size
+        while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
+            dropped = self._pieces.popleft()
+            self._size -= len(dropped)
+            if self._streamed:
+                self._events += dropped.count(_EVENT)
+
     def usage(self) -> TokenCounts | None:
         """Includes the cost in LiteLLM's header."""
-        counts = self._usage.counts()
+        tail = b"".join(self._pieces)[-_TAIL:]
+        usage = _first_with_counts(tail, reversed([*_USAGE.finditer(tail)]))
+        if self._streamed or not usage:
+            # Anthropic's streams report input usage first and output usage last.
+            first = _first_with_counts(self._head, _USAGE.finditer(self._head))
+            usage = {**first, **{name: count for name, count in usage.items() if count is not None}}
+        counts, total = normal_usage(usage), usage.get("total_tokens")
+        if counts is None and is_token_count(total):
+            counts = normal_usage({"prompt_tokens": total, "total_tokens": total})  # rerank servers report nothing else
         if counts and counts.cost is None and not self._streamed:
             cost = self._reply.fields.get(b"x-litellm-response-cost", b"").decode("latin-1")
             return counts._replace(cost=cost_in_nanos(cost))
         return counts
+
+    def estimate(self) -> int:
+        """The body's tokens: one per event, or per four bytes of JSON."""
+        return self._events + b"".join(self._pieces).count(_EVENT) if self._streamed else self._total // 4
+
+    def failed(self) -> bool:
+        """Whether a stream's last events contain an error."""
+        if not self._streamed:
+            return False
+        end = b"".join(self._pieces)[-_LONGEST_ERROR:]
+        # `in` first tests whether its operand is a number: slower.
+        return end.rfind(b"error") >= 0 and _ERROR.search(end) is not None
+
+
+def _first_with_counts(data: bytes, names: Iterable[re.Match[bytes]]) -> JSONObject:
+    for name in names:
+        if data[name.start() - 1 : name.start()] == b"\\":  # quoted JSON
+            continue
+        try:
+            usage = _DECODER.raw_decode(data[name.end() : name.end() + _LONGEST_USAGE].decode("utf-8", "replace"))[0]
+        except (ValueError, RecursionError):
+            continue
+        if has_counts(usage) or is_token_count(usage.get("total_tokens")):
+            return dict(usage)
+    return {}
 
 
 @contextmanager
@@ -272,76 +334,3 @@ def _end_to_end(headers: Iterable[Header]) -> list[Header]:
     lowered = [(name.lower(), value) for name, value in headers]
     listed = {item.strip().lower() for name, value in lowered if name == b"connection" for item in value.split(b",")}
     return [(name, value) for name, value in lowered if name not in listed]
-
-
-_TAIL = 64 * 1024  # bytes at the body's end
-_HEAD = 4 * 1024  # bytes at its start
-_LONGEST_USAGE = 8 * 1024  # bytes
-_LONGEST_ERROR = 8 * 1024
-# At the start of a line, which JSON text cannot contain.
-_ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
-_EVENT = b"data:"
-_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
-_DECODER = json.JSONDecoder()
-
-
-class UsageReader:
-    """Reads a forwarded answer's usage and errors without parsing its body."""
-
-    def __init__(self, *, streamed: bool) -> None:
-        self._pieces: deque[bytes] = deque()
-        self._size = 0  # bytes
-        self._total = 0
-        self._head = b""
-        self._streamed = streamed
-        self._events = 0  # in discarded pieces
-
-    def feed(self, piece: bytes) -> None:
-        size = len(piece)
-        if len(self._head) < _HEAD:
-            self._head += piece[: _HEAD - len(self._head)]
-        self._pieces.append(piece)
-        self._total += size
-        self._size += size
-        while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
-            dropped = self._pieces.popleft()
-            self._size -= len(dropped)
-            if self._streamed:
-                self._events += dropped.count(_EVENT)
-
-    def counts(self) -> TokenCounts | None:
-        tail = b"".join(self._pieces)[-_TAIL:]
-        usage = _first_with_counts(tail, reversed([*_USAGE.finditer(tail)]))
-        if self._streamed or not usage:
-            # Anthropic's streams report input usage first and output usage last.
-            first = _first_with_counts(self._head, _USAGE.finditer(self._head))
-            usage = {**first, **{name: count for name, count in usage.items() if count is not None}}
-        total = usage.get("total_tokens")
-        if (normal := normal_usage(usage)) or not is_token_count(total):
-            return normal
-        return normal_usage({"prompt_tokens": total, "total_tokens": total})  # rerank servers report nothing else
-
-    def estimate(self) -> int:
-        """The body's tokens: one per event, or per four bytes of JSON."""
-        return self._events + b"".join(self._pieces).count(_EVENT) if self._streamed else self._total // 4
-
-    def failed(self) -> bool:
-        """Whether a stream's last events contain an error."""
-        if not self._streamed:
-            return False
-        end = b"".join(self._pieces)[-_LONGEST_ERROR:]
-        # `in` first tests whether its operand is a number: slower.
-        return end.rfind(b"error") >= 0 and _ERROR.search(end) is not None
-
-
-def _first_with_counts(data: bytes, names: Iterable[re.Match[bytes]]) -> JSONObject:
-    for name in names:
-        if data[name.start() - 1 : name.start()] == b"\\":  # quoted JSON
-            continue
-        try:
-            usage = _DECODER.raw_decode(data[name.end() : name.end() + _LONGEST_USAGE].decode("utf-8", "replace"))[0]
-        except (ValueError, RecursionError):
-            continue
-        if has_counts(usage) or is_token_count(usage.get("total_tokens")):
-            return dict(usage)
-    return {}
