@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
-from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
 from app.core.stream.tool_calls import CallLimits
 from app.core.types import JSONObject, Response, Usage
@@ -33,11 +32,10 @@ from app.responses.generate import (
     respond,
     unreadable,
 )
-from app.responses.images import StoredImages
 from app.responses.policy import InputReview
 from app.responses.preparation import Preparation
-from app.responses.tool_loop.calls import Approvals, HostedCalls, LoopOptions
-from app.responses.tool_loop.sessions import SessionFunction, declared_tools
+from app.responses.tool_loop.calls import HostedCalls
+from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction, declared_tools
 from app.stores import LayeredStore
 from app.tools import HostedTool
 
@@ -55,13 +53,28 @@ _WORTHWHILE = 0.1
 
 
 class ToolLoop(Generation):
-    def __init__(self, builder: EventBuilder, options: LoopOptions, lifecycle: ResponseLifecycle) -> None:
+    def __init__(
+        self,
+        builder: EventBuilder,
+        preparation: Preparation,
+        declared: Sequence[DeclaredTool],
+        layers: LayeredStore,
+        lifecycle: ResponseLifecycle,
+        *,
+        compact_threshold: int | None,
+        review: InputReview | None,
+    ) -> None:
+        """`compact_threshold`: prompt tokens; None: never compact. `review` reviews tool results."""
         super().__init__(builder)
         self._warnings = Warnings()  # from calls and finished rounds
-        self._preparation = options.preparation
-        self._deadline = self._preparation.options.deadline()
-        self._calls = HostedCalls(builder, options, self._warnings, deadline=self._deadline, lifecycle=lifecycle)
-        self._options = options
+        self._preparation = preparation
+        self._declared = declared
+        self._compact_threshold = compact_threshold
+        self._review = review
+        self._deadline = preparation.options.deadline()
+        self._calls = HostedCalls(
+            builder, preparation, declared, layers, lifecycle, self._warnings, self._deadline, review
+        )
         self._lifecycle = lifecycle
         self._round = 0
         self._again = False
@@ -165,7 +178,13 @@ class ToolLoop(Generation):
             waits = any(waits_for_client(item) for item in made if item["id"] not in hosted)
             record.calls = len(self.builder.running)
             await self._calls.run(delivery, [*self.builder.running], self._round)
-            if refusal := await self._refusal_of_outputs():
+            # The outputs of shell calls are items of their own.
+            outputs = [
+                item
+                for item in self.builder.response["output"][self._first_item :]
+                if item["type"] == "shell_call_output"
+            ]
+            if self._review and outputs and (refusal := await self._review.refusal(outputs)):
                 self._again = False
                 self.builder.refusal(refusal)
                 self.builder.incomplete("content_filter")
@@ -174,13 +193,6 @@ class ToolLoop(Generation):
                 self.builder.complete()
         status = str(self.builder.response["status"])
         record.status = status if status in TERMINAL else "completed"
-
-    async def _refusal_of_outputs(self) -> str | None:
-        """The policy's refusal of this round's shell outputs, if any."""
-        review = self._options.review
-        added = self.builder.response["output"][self._first_item :] if review else ()
-        outputs = [item for item in added if item["type"] == "shell_call_output"]
-        return await review.refusal(outputs) if review and outputs else None
 
     async def _next_query(self) -> ModelQuery | None:
         """None ends the response."""
@@ -230,8 +242,8 @@ class ToolLoop(Generation):
     def _hosted_tools(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
         return HostedTools(
             [(entry.function, entry.tool.types) for entry in functions],
-            frozenset(tool.position for tool in self._options.declared),
-            frozenset(type_name for tool in self._options.declared for type_name in tool.types),
+            frozenset(tool.position for tool in self._declared),
+            frozenset(type_name for tool in self._declared for type_name in tool.types),
         )
 
     def _choice(self, *, last: bool) -> Any:
@@ -250,7 +262,7 @@ class ToolLoop(Generation):
 
     async def _must_compact(self, query: ModelQuery | None) -> bool | None:
         """None for a prompt within the threshold, else whether compaction would save enough tokens."""
-        threshold = self._options.compact_threshold
+        threshold = self._compact_threshold
         if query is None or threshold is None or estimate_prompt(query.body) <= threshold:
             return None
         output = self.builder.response["output"]
@@ -265,13 +277,13 @@ class ToolLoop(Generation):
         """
         response: Response = {**self.builder.response, "output": [], "usage": None}
         summary = EventBuilder(response, new_id=self.builder.new_id)
+        summary.events = None  # only the finished item is added to the response
         summary.delivered = self.builder.delivered
+        summary.on_delivery = partial(self._deliver, delivery)
         query = await self._preparation.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
-            await respond(
-                query, _WithoutSummary(self.builder, delivery), open_after=open_after, deadline=self._deadline
-            )
+            await respond(query, delivery, open_after=open_after, deadline=self._deadline)
         finally:
             # charge after a disconnection, too; summaries do not count against `max_output_tokens`
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
@@ -338,25 +350,6 @@ class ToolLoop(Generation):
         self._record()
 
 
-class _WithoutSummary:
-    """Delivers the response's events and drops the summary's."""
-
-    def __init__(self, builder: EventBuilder, delivery: EventWriter) -> None:
-        self._builder = builder
-        self._delivery = delivery
-
-    @property
-    def paused(self) -> bool:
-        return self._delivery.paused
-
-    def send(self, events: EventBatch) -> None:
-        if own := self._builder.pop_events():
-            self._delivery.send(own)
-
-    async def drain(self) -> None:
-        await self._delivery.drain()
-
-
 def tool_loop_of(
     preparation: Preparation,
     builder: EventBuilder,
@@ -383,7 +376,4 @@ def tool_loop_of(
         threshold = min(entry.compact_threshold or default for entry in request.context_management)
     if not generate or not (declared or threshold is not None):
         return None
-    approvals = Approvals(layers.store, caller.owner)
-    images = StoredImages(layers, caller.owner, context.images)
-    options = LoopOptions(preparation, declared, approvals, images, threshold, review)
-    return ToolLoop(builder, options, lifecycle)
+    return ToolLoop(builder, preparation, declared, layers, lifecycle, compact_threshold=threshold, review=review)

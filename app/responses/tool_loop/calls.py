@@ -21,7 +21,7 @@ from app.core.request.tools import deferred_tools
 from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import OpenCall, ToolBinding
-from app.core.types import JSONMapping, JSONObject, Usage, frozen, with_fields
+from app.core.types import JSONMapping, JSONObject, Usage, with_fields
 from app.core.types.hosted import DeferredTool, HostedFunction
 from app.core.types.request import TERMINAL, Item
 from app.core.usage import Counts, added_counts
@@ -39,7 +39,7 @@ from app.responses.tool_loop.sessions import (
     call_signature,
     parsed_arguments,
 )
-from app.stores import Store
+from app.stores import LayeredStore, Store
 from app.tools import Outcome, OutcomeStatus, Report, ReportedItem, ToolCall
 
 logger = logging.getLogger(__name__)
@@ -51,43 +51,36 @@ ALREADY_USED = "This approval was already used. The call was not run again."
 NO_OBJECT = "The arguments must be a JSON object. The call was not run. Call the tool again with valid arguments."
 
 
-@frozen
-class LoopOptions:
-    """The same in all rounds of a response."""
-
-    preparation: Preparation
-    declared: Sequence[DeclaredTool]
-    approvals: Approvals
-    images: StoredImages  # from earlier turns
-    compact_threshold: int | None = None  # prompt tokens; None: never compact
-    review: InputReview | None = None  # reviews tool results before the model sees them
-
-
 class HostedCalls:
     def __init__(
         self,
         builder: EventBuilder,
-        options: LoopOptions,
-        warnings: Warnings,
-        *,
-        deadline: Deadline | None,
+        preparation: Preparation,
+        declared: Sequence[DeclaredTool],
+        layers: LayeredStore,
         lifecycle: ResponseLifecycle,
+        warnings: Warnings,
+        deadline: Deadline | None,
+        review: InputReview | None,
     ) -> None:
+        """`warnings` receives the calls' warnings; `review` reviews results before the model sees them."""
         self.started = 0
         self.repeats = False  # whether the model made the same call `SAME_CALLS` times
         self.usage: Counts = {}  # for the response's `tool_usage`
         self.builder = builder
-        self._options = options
-        self._context = context = options.preparation.context
-        self._client_tools = deferred_tools(options.preparation.request.tools, context.items)  # for tool search
+        self._review = review
+        request, self._context, owner = preparation.request, preparation.context, preparation.caller.owner
+        self._include = request.include
+        self._client_tools = deferred_tools(request.tools, self._context.items)  # for tool search
         self._deadline = deadline
         self._lifecycle = lifecycle
-        limits = options.preparation.options.tool_limits
+        limits = preparation.options.tool_limits
         self.sessions = ToolSessions(
-            options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
+            declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
         )
-        self._limit = asyncio.Semaphore(limits.parallel if options.preparation.request.parallel_tool_calls else 1)
-        self.images = options.images
+        self._limit = asyncio.Semaphore(limits.parallel if request.parallel_tool_calls else 1)
+        self._approvals = Approvals(layers.store, owner)
+        self.images = StoredImages(layers, owner, self._context.images)  # from earlier turns
         self.changed = asyncio.Event()  # set when events can be delivered
         self._warnings = warnings
         self._same: Counter[str] = Counter()
@@ -99,8 +92,8 @@ class HostedCalls:
         async def open_and_review() -> None:
             report = SessionReport(self, self._lifecycle)
             await self.sessions.open(self._context.items, report)
-            if self._options.review:
-                await self.sessions.review(self._options.review, report)
+            if self._review:
+                await self.sessions.review(self._review, report)
 
         await self._deliver_while([asyncio.create_task(open_and_review())], delivery, quiet)
         self.builder.encrypt_calls(item["id"] for item in self.builder.response["output"])  # lists of tools
@@ -153,7 +146,7 @@ class HostedCalls:
                 self.add_notes(call.item["id"], output=notes["output"])
             self.builder.end_call(call, str(item.get("status") or "completed"), fields)
         elif self.sessions.find(function):
-            if claim := await self._options.approvals.claim(request["id"]):
+            if claim := await self._approvals.claim(request["id"]):
                 self._claims[call.item["id"]] = claim
             else:
                 self._end(call, Outcome.failed(ALREADY_USED, begun=False))
@@ -175,12 +168,12 @@ class HostedCalls:
             name = target.tool.name if target else "unknown"
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
                 outcome = await self._outcome(call, target, arguments)
-                if review := self._options.review:
+                if review := self._review:
                     outcome = await review.result(call.call_id or "", function.name, outcome)
                 observed.status = outcome.status
         if not outcome.begun and (claim := self._claims.get(call.item["id"])):
             with contextlib.suppress(StoreUnavailable):  # the approval stays used
-                await self._options.approvals.release(claim)
+                await self._approvals.release(claim)
         self._end(call, outcome)
 
     async def _outcome(self, call: OpenCall, target: SessionFunction | None, arguments: JSONObject | None) -> Outcome:
@@ -207,7 +200,7 @@ class HostedCalls:
             fields = kind.error(outcome.output)
         output = self.sessions.truncated(outcome.output)
         for name, value in kind.included.items():
-            if name in fields and value not in self._options.preparation.request.include:
+            if name in fields and value not in self._include:
                 del fields[name]
         item = with_fields(call.item, fields)
         notes: dict[str, object] = {}
