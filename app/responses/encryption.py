@@ -3,7 +3,7 @@ Encryption of client-held data: `encrypted_content` in reasoning and compactions
 
     cipher = ContentCipher(["a secret"])
     encrypted = cipher.encrypt("reasoning", owner, {"upstream": {"reasoning_content": "..."}})
-    cipher.decrypt("reasoning", owner, encrypted)
+    compressed = cipher.decrypt("reasoning", owner, encrypted)
 
 Content is bound to its kind and owner: `antiphon1.`, then in urlsafe base64 the key id, a nonce, and the AES-256-GCM
 ciphertext of compressed JSON.
@@ -12,7 +12,6 @@ ciphertext of compressed JSON.
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
@@ -48,14 +47,6 @@ FROM_SIGNATURE = "antiphon:from_signature"
 MAX_CONTENT = 32 * 1024 * 1024
 
 
-class ForeignKeyError(ValueError):
-    """The key is unknown, or another server's."""
-
-
-class TamperedError(ValueError):
-    """The content was changed, or belongs to another kind or owner."""
-
-
 class ContentCipher:
     """
     Encrypts with the first secret key and decrypts with any, for key rotation.
@@ -84,32 +75,31 @@ class ContentCipher:
         ciphertext = cipher.encrypt(nonce, packed, _associated_data(kind, owner))
         return CONTENT_MARK + base64.urlsafe_b64encode(key_id + nonce + ciphertext).rstrip(b"=").decode()
 
-    def decrypt(self, kind: ContentKind, owner: str, encrypted: str) -> JSONObject:
-        """Raises `ForeignKeyError` and `TamperedError`."""
-        return _decompressed(self.decrypt_only(kind, owner, encrypted))
+    def decrypt(self, kind: ContentKind, owner: str, encrypted: str) -> bytes | None:
+        """
+        The content as compressed JSON; None if the key is unknown, for example another server's.
 
-    def decrypt_only(self, kind: ContentKind, owner: str, encrypted: str) -> bytes:
-        """The compressed content. Raises as `decrypt`."""
+        Raises `ValueError` if the content was changed, or belongs to another kind or owner.
+        """
         if not encrypted.startswith(CONTENT_MARK):
-            raise ForeignKeyError
-        data = _decoded(encrypted.removeprefix(CONTENT_MARK))
+            return None
+        text = encrypted.removeprefix(CONTENT_MARK)
+        # Strict: other encodings of the same bytes are rejected.
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
+            raise ValueError("encoded differently")
         cipher = self._ciphers.get(data[:_ID])
         if cipher is None:
-            raise ForeignKeyError
+            return None
         nonce, ciphertext = data[_ID : _ID + _NONCE], data[_ID + _NONCE :]
         if len(ciphertext) < _TAG:
-            raise TamperedError
+            raise ValueError("too short")
         from cryptography.exceptions import InvalidTag
 
         try:
             return cipher.decrypt(nonce, ciphertext, _associated_data(kind, owner))
         except InvalidTag:
-            raise TamperedError from None
-
-
-def _decompressed(packed: bytes) -> JSONObject:
-    content: JSONObject = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
-    return content
+            raise ValueError("not authentic") from None
 
 
 def _derived(secret: str) -> tuple[bytes, AESGCM]:
@@ -124,17 +114,6 @@ def _derived(secret: str) -> tuple[bytes, AESGCM]:
 
 def _associated_data(kind: str, owner: str) -> bytes:
     return f"{CONTENT_MARK}\n{kind}\n{owner}".encode()
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        # Strict: other encodings of the same bytes are rejected.
-        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise TamperedError from None
-    if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
-        raise TamperedError
-    return data
 
 
 def decrypt_items(
@@ -169,11 +148,10 @@ def decrypt_items(
             param = f"{field}[{index}].encrypted_content"
             packed = None
             try:
-                packed = cipher.decrypt_only(row.encrypted, owner, encrypted)
-            except ForeignKeyError:
-                if row.encrypted == "reasoning":
+                packed = cipher.decrypt(row.encrypted, owner, encrypted)
+                if packed is None and row.encrypted == "reasoning":
                     warnings.add("Encrypted reasoning that this server cannot read was dropped.")
-            except TamperedError:
+            except ValueError:
                 if FROM_SIGNATURE not in item:
                     message = f"Invalid '{param}': must be unmodified, and created for this caller."
                     raise InvalidRequest(message, param=param, code="invalid_encrypted_content") from None
@@ -181,8 +159,12 @@ def decrypt_items(
             if packed is not None:
                 left -= zstandard.frame_content_size(packed)
                 if left < 0:
-                    raise _too_large(param)
-                content = _decompressed(packed)
+                    message = (
+                        f"Invalid '{param}': the encrypted content up to this item exceeds {MAX_CONTENT // 1024**2} "
+                        "MiB when decompressed. Omit the oldest encrypted items, or compact the conversation."
+                    )
+                    raise InvalidRequest(message, param=param, code="encrypted_content_too_large")
+                content: JSONObject = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
                 item = _with_id(item, key)
                 earlier: Upstream = content.get(PROVIDER_FIELDS_V1, content)
                 upstream[item["id"]] = content.get(PROVIDER_FIELDS, earlier)
@@ -194,14 +176,6 @@ def decrypt_items(
             decrypted[index] = item = _with_id(item, key)
             upstream[item["id"]] = calls[names[0]]
     return decrypted, upstream
-
-
-def _too_large(param: str) -> InvalidRequest:
-    message = (
-        f"Invalid '{param}': the encrypted content up to this item exceeds {MAX_CONTENT // 1024**2} MiB when "
-        "decompressed. Omit the oldest encrypted items, or compact the conversation."
-    )
-    return InvalidRequest(message, param=param, code="encrypted_content_too_large")
 
 
 def _with_id(item: Item, key: str) -> Item:

@@ -6,7 +6,9 @@ import base64
 import string
 from typing import Any
 
+import orjson
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +22,6 @@ from app.errors import InvalidRequest, Warnings
 from app.responses.encryption import (
     MAX_CONTENT,
     ContentCipher,
-    ForeignKeyError,
-    TamperedError,
     decrypt_items,
 )
 from app.responses.generate import finish_response
@@ -34,11 +34,23 @@ THOUGHT = {"upstream": {"reasoning_content": "The user wants a greeting."}}
 KEY = "0" * 24
 
 
+def decrypted(cipher: ContentCipher, kind: Any, owner: str, encrypted: str) -> Any:
+    compressed = cipher.decrypt(kind, owner, encrypted)
+    return None if compressed is None else orjson.loads(zstandard.ZstdDecompressor().decompress(compressed))
+
+
+def is_refused(cipher: ContentCipher, kind: Any, owner: str, encrypted: str) -> bool:
+    try:
+        return cipher.decrypt(kind, owner, encrypted) is None
+    except ValueError:
+        return True
+
+
 def test_encrypted_content_is_decrypted() -> None:
     encrypted = CIPHER.encrypt("reasoning", "alice", THOUGHT)
 
-    assert CIPHER.decrypt("reasoning", "alice", encrypted) == THOUGHT
-    assert ContentCipher(["the secret"]).decrypt("reasoning", "alice", encrypted) == THOUGHT  # after a restart
+    assert decrypted(CIPHER, "reasoning", "alice", encrypted) == THOUGHT
+    assert decrypted(ContentCipher(["the secret"]), "reasoning", "alice", encrypted) == THOUGHT  # after a restart
 
 
 def test_encrypted_content_is_opaque_and_never_the_same_twice() -> None:
@@ -57,7 +69,7 @@ def test_encrypted_content_of_long_reasoning_is_shorter_than_it() -> None:
 
 @pytest.mark.parametrize(("kind", "owner"), [("reasoning", "bob"), ("compaction", "alice")])
 def test_encrypted_content_is_bound_to_its_owner_and_kind(kind: Any, owner: str) -> None:
-    with pytest.raises(TamperedError):
+    with pytest.raises(ValueError):
         CIPHER.decrypt(kind, owner, CIPHER.encrypt("reasoning", "alice", THOUGHT))
 
 
@@ -67,16 +79,14 @@ def test_encrypted_content_that_was_changed_is_refused(data: st.DataObject) -> N
     position = data.draw(st.integers(0, len(encrypted) - 1))
     other = data.draw(st.characters().filter(lambda character: character != encrypted[position]))
 
-    with pytest.raises((TamperedError, ForeignKeyError)):
-        CIPHER.decrypt("compaction", "alice", encrypted[:position] + other + encrypted[position + 1 :])
+    assert is_refused(CIPHER, "compaction", "alice", encrypted[:position] + other + encrypted[position + 1 :])
 
 
 @given(st.integers(0, 200))
 def test_encrypted_content_that_was_cut_is_refused(length: int) -> None:
     encrypted = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."})
 
-    with pytest.raises((TamperedError, ForeignKeyError)):
-        CIPHER.decrypt("compaction", "alice", encrypted[: min(length, len(encrypted) - 1)])
+    assert is_refused(CIPHER, "compaction", "alice", encrypted[: min(length, len(encrypted) - 1)])
 
 
 def test_encryption_keys_rotate() -> None:
@@ -84,10 +94,9 @@ def test_encryption_keys_rotate() -> None:
     both = ContentCipher(["new", "old"])
     new = both.encrypt("reasoning", "alice", THOUGHT)
 
-    assert both.decrypt("reasoning", "alice", old) == THOUGHT
-    assert ContentCipher(["new"]).decrypt("reasoning", "alice", new) == THOUGHT
-    with pytest.raises(ForeignKeyError):
-        ContentCipher(["new"]).decrypt("reasoning", "alice", old)
+    assert decrypted(both, "reasoning", "alice", old) == THOUGHT
+    assert decrypted(ContentCipher(["new"]), "reasoning", "alice", new) == THOUGHT
+    assert ContentCipher(["new"]).decrypt("reasoning", "alice", old) is None
 
 
 def test_encryption_without_a_key_makes_one_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,9 +106,8 @@ def test_encryption_without_a_key_makes_one_and_logs_it_once(caplog: pytest.LogC
     for _ in range(2):
         cipher.encrypt("reasoning", "alice", THOUGHT)
     assert caplog.text.count("ANTIPHON_SECRET_KEY") == 1
-    assert cipher.decrypt("reasoning", "alice", cipher.encrypt("reasoning", "alice", THOUGHT)) == THOUGHT
-    with pytest.raises(ForeignKeyError):
-        ContentCipher().decrypt("reasoning", "alice", cipher.encrypt("reasoning", "alice", THOUGHT))
+    assert decrypted(cipher, "reasoning", "alice", cipher.encrypt("reasoning", "alice", THOUGHT)) == THOUGHT
+    assert ContentCipher().decrypt("reasoning", "alice", cipher.encrypt("reasoning", "alice", THOUGHT)) is None
 
 
 # Encryption and decryption in items.
@@ -323,7 +331,7 @@ def test_encrypted_content_has_one_spelling() -> None:
     other = encrypted[:-1] + letters[letters.index(encrypted[-1]) ^ 1]
 
     assert len({base64.urlsafe_b64decode(one.removeprefix(CONTENT_MARK) + "==") for one in (encrypted, other)}) == 1
-    with pytest.raises(TamperedError):
+    with pytest.raises(ValueError):
         CIPHER.decrypt("reasoning", "alice", other)
 
 
