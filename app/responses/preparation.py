@@ -19,7 +19,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import PartType
 from app.core.stream.reasoning_fields import ReasoningEncryption
 from app.core.stream.stop_sequences import StoppingReader, stop_sequences
-from app.core.stream.tool_calls import CallLimits, CallRules
+from app.core.stream.tool_calls import CallRules
 from app.core.types import JSONMapping
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item, Response
@@ -189,17 +189,17 @@ class Preparation:
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
         changes: JSONMapping,
-        limits: CallLimits,
+        rules: Callable[..., CallRules] = CallRules,
     ) -> ModelQuery:
         """
         A round's query: the request with `changes`, the conversation and the `output` so far.
 
-        `upstream` contains the backend's fields for output items; `limits` restrict the calls.
+        `upstream` contains the backend's fields for output items; `rules` has the response's limits for calls.
         """
         request = self._effective.model_copy(update=dict(changes))
         items = self._items_with(output)
         model_request = self._model_request(request, items, upstream, hosted, len(output))
-        return await self._query(model_request, builder, limits)
+        return await self._query(model_request, builder, rules)
 
     async def compactable_tokens(
         self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]
@@ -260,7 +260,7 @@ class Preparation:
         self,
         model_request: ModelRequest,
         builder: EventBuilder,
-        limits: CallLimits | None = None,
+        rules: Callable[..., CallRules] = CallRules,
         *,
         read: Callable[..., DeltaReader] = DeltaReader,
         margin: float | None = None,
@@ -277,8 +277,7 @@ class Preparation:
             read = partial(StoppingReader, stop)
         reader = read(
             builder,
-            partial(CallRules, encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise),
-            limits,
+            partial(rules, encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise),
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
             finish_required=options.finish_required,
         )

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import TEXT, OpenItem
-from app.core.stream.tool_calls import CallLimits, CallRules, ToolCalls
+from app.core.stream.tool_calls import CallRules, ToolCalls
 from app.core.types import JSONObject
 from app.core.types.deltas import (
     AnnotationsAdded,
@@ -48,7 +48,6 @@ class DeltaReader:
         self,
         builder: EventBuilder,
         rules: Callable[[], CallRules] = CallRules,
-        limits: CallLimits | None = None,
         *,
         logprobs: bool = False,
         finish_required: bool = False,
@@ -56,7 +55,6 @@ class DeltaReader:
         self.builder = builder
         self.calls: ToolCalls | None = None  # set with the first call
         self._rules = rules
-        self._limits = limits
         self._first = len(builder.response["output"])
         self.finish_reason: FinishReason | None = None
         self.usage: TokenCounts | None = None
@@ -111,7 +109,7 @@ class DeltaReader:
 
     def call(self, delta: ToolCallDelta) -> None:
         if self.calls is None:
-            self.calls = ToolCalls(self.builder, self._rules(), self._limits or CallLimits())
+            self.calls = ToolCalls(self.builder, self._rules())
         self.calls.feed(delta)
 
     def item_started(self, delta: ItemStarted) -> None:

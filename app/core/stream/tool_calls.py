@@ -61,28 +61,21 @@ class CallRules:
     allowed: frozenset[str] | None = None  # function names; None: any
     parallel: bool = True
     name_noise: Sequence[re.Pattern[str]] = ()  # characters that models add around names
-
-
-@frozen
-class CallLimits:
-    """An answer's remaining limits, after earlier calls in the response."""
-
-    forbidden: Collection[str] = frozenset()  # function names
-    hosted: int | None = None  # number of hosted calls; None: unlimited
+    forbidden: Collection[str] = frozenset()  # function names, even if allowed
+    max_hosted: float = math.inf  # hosted calls, after earlier ones in the response
     ids: set[str] = field(default_factory=set)  # all call ids in the response, updated with this answer's
 
 
 class ToolCalls:
     """Assembles calls, and writes permitted calls to the builder."""
 
-    def __init__(self, builder: EventBuilder, rules: CallRules, limits: CallLimits) -> None:
+    def __init__(self, builder: EventBuilder, rules: CallRules) -> None:
         self.bindings = rules.bindings
         self._rules = rules
-        self._limits = limits
         self._builder = builder
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
-        self._hosted_left = math.inf if limits.hosted is None else limits.hosted
+        self._hosted_left = rules.max_hosted
         self.has_pending_empty = False  # real arguments can still replace a call's empty object
 
     @property
@@ -202,7 +195,7 @@ class ToolCalls:
         others = any(other is not call and (other.open or other.ended) for other in self._calls)
         binding = self.bindings.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
         allowed = self._rules.allowed
-        forbidden = name in self._limits.forbidden or (allowed is not None and name not in allowed)
+        forbidden = name in self._rules.forbidden or (allowed is not None and name not in allowed)
         call.suppressed = forbidden or (others and not self._rules.parallel)
         if binding.hosted and not call.suppressed:
             self._hosted_left -= 1
@@ -238,9 +231,9 @@ class ToolCalls:
         """The backend's id if nonempty, unique and within the limit, otherwise another."""
         if call_id and len(call_id) > MAX_CALL_ID:
             call_id = f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
-        if not call_id or call_id in self._limits.ids:
+        if not call_id or call_id in self._rules.ids:
             call_id = self._builder.new_id("call")
-        self._limits.ids.add(call_id)
+        self._rules.ids.add(call_id)
         return call_id
 
 

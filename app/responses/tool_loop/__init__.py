@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
-from app.core.stream.tool_calls import CallLimits
+from app.core.stream.tool_calls import CallRules
 from app.core.types import JSONObject, Response, Usage
 from app.core.types.hosted import HostedTools
 from app.core.types.request import TERMINAL
@@ -128,7 +129,6 @@ class ToolLoop(Generation):
             output=(),
             upstream={},
             changes={"tool_choice": self._choice(last=True)},
-            limits=CallLimits(),
         )
         return query.body
 
@@ -205,9 +205,8 @@ class ToolLoop(Generation):
             if left <= 0:
                 self.builder.incomplete("max_output_tokens")
                 return None
-        calls_left = request.max_tool_calls
-        if calls_left is not None:
-            calls_left = max(0, calls_left - self._calls.started)
+        most_calls = math.inf if request.max_tool_calls is None else request.max_tool_calls
+        calls_left = max(0, most_calls - self._calls.started)
         if self._calls.repeats:
             self._last_reason = "the model repeated the same call too often"
         if calls_left == 0:
@@ -230,7 +229,7 @@ class ToolLoop(Generation):
             output=output,
             upstream=self._upstream(),
             changes=changes,
-            limits=CallLimits(forbidden, calls_left, self._call_ids),
+            rules=partial(CallRules, forbidden=forbidden, max_hosted=calls_left, ids=self._call_ids),
         )
         self._hosted_names |= {
             name
