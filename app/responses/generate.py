@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from app.backends import Backend, Delta, EncodedRequest, ModelRequest, OpenRequest
-from app.core.history.truncation import Truncation, fitting_share
+from app.core.history.truncation import fitting_share, shorter_conversations
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
@@ -84,7 +84,7 @@ class ModelQuery:
     def _drop_items(self, message: str, margin: float) -> bool:
         before = self.model_request.items
         if self._shorter is None:
-            self._shorter = Truncation(before, estimate_prompt(self.body)).steps(fitting_share(message), margin)
+            self._shorter = shorter_conversations(before, estimate_prompt(self.body), fitting_share(message), margin)
         if (items := next(self._shorter, None)) is None:
             return False
         self.model_request = self.model_request.without_oldest(items)

@@ -20,53 +20,44 @@ _PINNED = frozenset(row.type for row in ITEM_TYPES.values() if row.pinned)
 _HOSTED = frozenset(row.type for row in ITEM_TYPES.values() if row.hosted)
 _PINNED_ROLES = frozenset({"system", "developer"})
 
-
 # Prompt shares to try, after the share in the backend's error message.
 _SHARES = (0.75, 0.5, 0.25, 0.0)
 
 
-class Truncation:
-    """Keeps system and developer messages, the last user message and the last model step."""
+def shorter_conversations(
+    items: Sequence[Item], prompt_tokens: int, fits: float | None, margin: float
+) -> Iterator[list[Item]]:
+    """
+    Ever shorter conversations, with all system and developer messages, the last user message and the last model step.
 
-    def __init__(self, items: Sequence[Item], prompt_tokens: int | None = None) -> None:
-        """`prompt_tokens`: the whole prompt's estimated size, by default the items'."""
-        self._items = items
-        self._sizes = [estimate_json(item) for item in items]
-        self._total = sum(self._sizes)
-        self._prompt = self._total if prompt_tokens is None else prompt_tokens
-        self._pieces = [*_pieces(items)]
+    `prompt_tokens` is the whole prompt's estimated size. `fits` is the prompt share that fits, if known; only the
+    fraction `margin` is used, because sizes are estimates.
+    """
+    sizes = [estimate_json(item) for item in items]
+    first = 1.0 if fits is None else fits * margin
+    length = len(items)
+    for share in (*(() if fits is None else (first,)), *(share for share in _SHARES if share < first)):
+        left = shortened(items, sizes, (1 - share) * prompt_tokens)  # tools and instructions stay
+        if len(left) < length:
+            length = len(left)
+            yield left
 
-    def steps(self, fits: float | None, margin: float) -> Iterator[list[Item]]:
-        """
-        Ever shorter conversations.
 
-        `fits` is the prompt share that fits, if known; only the fraction `margin` is used, because sizes are estimates.
-        """
-        first = 1.0 if fits is None else fits * margin
-        length = len(self._items)
-        for share in (*(() if fits is None else (first,)), *(share for share in _SHARES if share < first)):
-            # Tools and instructions stay, so the items must shrink by more than the whole prompt.
-            left = self.shortened(1 - (1 - share) * self._prompt / max(1, self._total))
-            if len(left) < length:
-                length = len(left)
-                yield left
-
-    def shortened(self, share: float) -> list[Item]:
-        """Keep about `share` (0 to 1) of the conversation's tokens."""
-        excess = self._total * (1 - share)
-        removed: set[int] = set()
-        for piece in self._pieces:
-            if excess <= 0:
-                break
-            excess -= sum(self._sizes[position] for position in piece - removed)
-            removed |= piece
-        left: list[Item] = []
-        for position, item in enumerate(self._items):
-            if position not in removed:
-                left.append(item)
-            elif item["type"] == "tool_search_output" and (tools := item.get("tools")):
-                left.append({"type": item["type"], "tools": tools})  # the tools can still be called
-        return left
+def shortened(items: Sequence[Item], sizes: Sequence[int], excess: float) -> list[Item]:
+    """Remove at least `excess` tokens, if possible; `sizes` are the items' tokens."""
+    removed: set[int] = set()
+    for piece in _pieces(items):
+        if excess <= 0:
+            break
+        excess -= sum(sizes[position] for position in piece - removed)
+        removed |= piece
+    left: list[Item] = []
+    for position, item in enumerate(items):
+        if position not in removed:
+            left.append(item)
+        elif item["type"] == "tool_search_output" and (tools := item.get("tools")):
+            left.append({"type": item["type"], "tools": tools})  # the tools can still be called
+    return left
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:

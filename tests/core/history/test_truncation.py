@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.history.truncation import Truncation, fitting_share
+from app.core.history.truncation import fitting_share, shortened
 from app.core.usage import TOKENS_PER_MEDIA_ITEM, estimate_json
 
 Item = dict[str, Any]
 
 
 def truncated(items: list[Any], share: float) -> list[Any]:
-    return Truncation(items).shortened(share)
+    sizes = [estimate_json(item) for item in items]
+    return shortened(items, sizes, sum(sizes) * (1 - share))
 
 
 def message(role: str, text: str) -> Item:
