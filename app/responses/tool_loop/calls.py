@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from app.core.history.approvals import ApprovedCall, Decisions, answered_before
 from app.core.items import ITEM_TYPES
@@ -84,7 +85,7 @@ class HostedCalls:
         self.changed = asyncio.Event()  # set when events can be delivered
         self._warnings = warnings
         self._same: Counter[str] = Counter()
-        self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
+        self._releases: dict[str, Callable[[], Awaitable[None]]] = {}  # of running calls' approvals, by item id
 
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
         """Open the sessions; deliver their events after `quiet` seconds (None: never)."""
@@ -146,8 +147,8 @@ class HostedCalls:
                 self.add_notes(call.item["id"], output=notes["output"])
             self.builder.end_call(call, str(item.get("status") or "completed"), fields)
         elif self.sessions.find(function):
-            if claim := await self._approvals.claim(request["id"]):
-                self._claims[call.item["id"]] = claim
+            if release := await self._approvals.claim(request["id"]):
+                self._releases[call.item["id"]] = release
             else:
                 self._end(call, Outcome.failed(ALREADY_USED, begun=False))
         return call
@@ -171,9 +172,9 @@ class HostedCalls:
                 if review := self._review:
                     outcome = await review.result(call.call_id or "", function.name, outcome)
                 observed.status = outcome.status
-        if not outcome.begun and (claim := self._claims.get(call.item["id"])):
+        if not outcome.begun and (release := self._releases.get(call.item["id"])):
             with contextlib.suppress(StoreUnavailable):  # the approval stays used
-                await self._approvals.release(claim)
+                await release()
         self._end(call, outcome)
 
     async def _outcome(self, call: OpenCall, target: SessionFunction | None, arguments: JSONObject | None) -> Outcome:
@@ -340,15 +341,6 @@ _USED, _RELEASED = "used", "released"
 _APPROVED, _DENIED = b"1", b"denied"
 
 
-class ApprovalClaim(NamedTuple):
-    partition: str
-    attempt: int  # number of released claims before it
-
-    @property
-    def record(self) -> str:
-        return f"{_USED}{self.attempt or ''}"
-
-
 class Approvals:
     """
     Claims an owner's approvals, each for a single request across all processes.
@@ -362,19 +354,26 @@ class Approvals:
         self._store = store
         self._owner = owner
 
-    async def claim(self, request_id: str) -> ApprovalClaim | None:
-        """None if the approval is used or denied. Raises `StoreUnavailable`."""
-        claim = await self._next(request_id)
-        return claim if await self._store.add(claim.partition, claim.record, _APPROVED) else None
+    async def claim(self, request_id: str) -> Callable[[], Awaitable[None]] | None:
+        """
+        None if the approval is used or denied, else a function that releases the claim if the call was not started.
 
-    async def _next(self, request_id: str) -> ApprovalClaim:
+        Both raise `StoreUnavailable`.
+        """
+        partition, attempt = await self._next(request_id)
+        if not await self._store.add(partition, f"{_USED}{attempt}", _APPROVED):
+            return None
+        return partial(self._store.put, partition, f"{_RELEASED}{attempt}", _APPROVED)
+
+    async def _next(self, request_id: str) -> tuple[str, str]:
+        """The approval's partition, and the suffix of its next claim: the number of released claims, if any."""
         name = hashlib.sha256(request_id.encode()).hexdigest()[:32]
         partition = f"{self._owner}:{name}:approval"
-        names = await self._store.names(partition)
-        return ApprovalClaim(partition, sum(name.startswith(_RELEASED) for name in names))
+        released = sum(name.startswith(_RELEASED) for name in await self._store.names(partition))
+        return partition, str(released or "")
 
-    async def _is_denied(self, claim: ApprovalClaim) -> bool:
-        return await self._store.get(claim.partition, claim.record) == _DENIED
+    async def _is_denied(self, partition: str, attempt: str) -> bool:
+        return await self._store.get(partition, f"{_USED}{attempt}") == _DENIED
 
     async def decide(self, decisions: Decisions) -> None:
         """
@@ -383,14 +382,10 @@ class Approvals:
         Raises `InvalidRequest` for contradictory answers, and `StoreUnavailable`.
         """
         for call in decisions.approved:
-            if await self._is_denied(await self._next(call.request["id"])):
+            if await self._is_denied(*await self._next(call.request["id"])):
                 raise answered_before(call.path, denied=True)
         for request_id, path in decisions.denied.items():
-            claim = await self._next(request_id)
-            denied = await self._store.add(claim.partition, claim.record, _DENIED) or await self._is_denied(claim)
-            if not denied:
+            partition, attempt = await self._next(request_id)
+            added = await self._store.add(partition, f"{_USED}{attempt}", _DENIED)
+            if not added and not await self._is_denied(partition, attempt):
                 raise answered_before(path, denied=False)
-
-    async def release(self, claim: ApprovalClaim) -> None:
-        """Release the claim of a call that was not started. Raises `StoreUnavailable`."""
-        await self._store.put(claim.partition, f"{_RELEASED}{claim.attempt or ''}", _APPROVED)
