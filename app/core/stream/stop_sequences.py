@@ -24,38 +24,6 @@ def stop_sequences(parameters: JSONMapping | None) -> list[str]:
     return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
 
 
-class StopSequences:
-    """Finds the first complete stop sequence in text pieces; holds back a possible start."""
-
-    def __init__(self, sequences: Sequence[str]) -> None:
-        self._sequences = sequences
-        self._held = ""
-        self.matched: str | None = None
-
-    def feed(self, text: str) -> str:
-        """The text before a match or a possible start."""
-        text = self._held + text
-        found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
-        if found:
-            _, at, self.matched = min(found)
-            self._held = ""
-            return text[:at]
-        kept = max(_overlap(text, sequence) for sequence in self._sequences)
-        end = len(text) - kept
-        self._held = text[end:]
-        return text[:end]
-
-    def flush(self) -> str:
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, sequence: str) -> int:
-    """Length of the longest text suffix that is a proper prefix of a sequence."""
-    longest = min(len(sequence) - 1, len(text))
-    return next((length for length in range(longest, 0, -1) if text.endswith(sequence[:length])), 0)
-
-
 def _unless_stopped(read: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     def read_unless_stopped(reader: StoppingReader, delta: Delta) -> None:
         if not reader.stopped:
@@ -66,30 +34,45 @@ def _unless_stopped(read: Callable[[Any, Any], None]) -> Callable[[Any, Any], No
 
 
 class StoppingReader(DeltaReader):
+    """Ends the answer at the first complete stop sequence; holds back text that may start one."""
+
     def __init__(self, sequences: Sequence[str], *rules: Any, **options: Any) -> None:
         super().__init__(*rules, **options)
-        self._stop = StopSequences(sequences)
+        self._sequences = sequences
+        self._held = ""
         self._held_logprobs: list[Any] = []
 
     def text(self, delta: TextDelta) -> None:
         if self.stopped:
             return
         self._held_logprobs += delta.logprobs or ()
-        if text := self._stop.feed("".join(delta.texts)):
-            logprobs = _within(self._held_logprobs, text)
-            del self._held_logprobs[: len(logprobs)]
-            super().text(TextDelta([text], logprobs))
-        if self._stop.matched is not None:
+        text = self._held + "".join(delta.texts)
+        found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
+        if found:
+            _, end, self.builder.stop_sequence = min(found)
+            self._held = ""
             self.stopped = True
             self.finish_reason = FinishReason.STOP
-            self.builder.stop_sequence = self._stop.matched
+        else:
+            starts = (
+                sequence[:length]
+                for sequence in self._sequences
+                for length in range(1, min(len(sequence), len(text) + 1))
+            )
+            end = len(text) - max((len(start) for start in starts if text.endswith(start)), default=0)
+            self._held = text[end:]
+        if end:
+            logprobs = _within(self._held_logprobs, text[:end])
+            del self._held_logprobs[: len(logprobs)]
+            super().text(TextDelta([text[:end]], logprobs))
 
     def end(self, *, cut: bool) -> None:
         self.flush()
         super().end(cut=cut)
 
     def flush(self) -> None:
-        if held := self._stop.flush():
+        if held := self._held:
+            self._held = ""
             logprobs, self._held_logprobs = self._held_logprobs, []
             super().text(TextDelta([held], logprobs))
 

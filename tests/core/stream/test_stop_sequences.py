@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.stop_sequences import StoppingReader, StopSequences, stop_sequences
+from app.core.stream.stop_sequences import StoppingReader, stop_sequences
 from app.core.types.deltas import (
     Delta,
     Finished,
@@ -29,20 +29,6 @@ def by_characters(text: str, sequences: list[str]) -> tuple[str, str | None]:
             longest = max(ended, key=len)
             return text[: end - len(longest)], longest
     return text, None
-
-
-@given(st.lists(LETTERS, max_size=6), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
-def test_text_ends_before_the_first_complete_sequence_however_it_is_divided(
-    pieces: list[str], sequences: list[str]
-) -> None:
-    stop = StopSequences(sequences)
-    written = ""
-    for piece in pieces:
-        written += stop.feed(piece)
-        if stop.matched:
-            break
-    written += stop.flush()
-    assert (written, stop.matched) == by_characters("".join(pieces), sequences)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +54,15 @@ def read(sequences: list[str], *deltas: Delta) -> tuple[StoppingReader, list[Any
     reader.end(cut=reader.ended != "completed")
     builder.complete()
     return reader, [*builder.response["output"]]
+
+
+@given(st.lists(LETTERS, max_size=6), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_text_ends_before_the_first_complete_sequence_however_it_is_divided(
+    pieces: list[str], sequences: list[str]
+) -> None:
+    reader, output = read(sequences, *(TextDelta([piece]) for piece in pieces))
+    written = "".join(item["content"][0]["text"] for item in output)
+    assert (written, reader.builder.stop_sequence) == by_characters("".join(pieces), sequences)
 
 
 def test_answer_ends_at_the_sequence_and_names_it() -> None:
