@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ConfigDict
-
 from app.core.history.compaction import TRIGGER, retained_messages
 from app.core.history.turns import input_item
 from app.core.stream.delta_reader import DeltaReader
@@ -22,7 +20,7 @@ from app.core.stream.event_types import OpenItem
 from app.core.types import JSONObject
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, StreamDone, TextDelta, UsageReported
 from app.core.types.request import CreateResponse, Item, Response, TextOptions
-from app.errors import BackendError
+from app.errors import BackendError, missing_parameter
 
 PROMPT = """\
 Summarize the conversation above for an assistant that will continue it. The assistant will see only your summary and \
@@ -41,16 +39,12 @@ or continue the conversation. Write only the summary.\
 _CUT = "\n[Summary truncated here.]"
 
 
-class CompactResponse(CreateResponse):
-    """`CompactResponseMethodPublicBody` from the spec, and all other request fields."""
-
-    model_config = ConfigDict(defer_build=True)
-
-    model: str
-
-    def triggering(self) -> CompactResponse:
-        update = {"input": [*self.items(), {"type": TRIGGER}], "store": False, "stream": False, "background": False}
-        return self.model_copy(update=update)
+def triggering(request: CreateResponse) -> CreateResponse:
+    """A body of `POST /responses/compact`, as a request with a trigger. Raises `InvalidRequest` without a model."""
+    if request.model is None:
+        raise missing_parameter("model")
+    changes = {"input": [*request.items(), {"type": TRIGGER}], "store": False, "stream": False, "background": False}
+    return request.model_copy(update=changes)
 
 
 def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str) -> tuple[CreateResponse, list[Item]]:

@@ -33,7 +33,7 @@ from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
 from app.responses import Caller, Run
 from app.responses.background import EventSubscription
-from app.responses.compaction import CompactResponse
+from app.responses.compaction import triggering
 from app.responses.inspection import Inspection
 
 POLL_AFTER_MS = "1000"  # default in OpenAI's SDKs
@@ -84,10 +84,10 @@ def routes(api: APIDependencies) -> APIRouter:
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request, caller: Caller = caller_of) -> Response:
         admission = await api.admit(caller, request.scope)
-        body = await read_body(request, CompactResponse, api.body_limits)
+        body = triggering(await read_body(request, CreateResponse, api.body_limits))
         with admission:
             await admission.acquire_slots()
-            run = await responses.create(body.triggering(), caller, account=admission)
+            run = await responses.create(body, caller, account=admission)
             with CancelOnDisconnect(request.scope, request.receive):
                 return json_response(await run.compacted(), warning_headers(run.warnings))
             return client_disconnected()
