@@ -31,7 +31,7 @@ from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import GenerationOptions, Responses
 from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
-from app.responses.images.descriptions import Vision, VisionOptions
+from app.responses.images.descriptions import Vision
 from app.responses.policy import MAX_DECISION_BYTES, Direction, PolicyHooks
 from app.settings import BackendSettings, Settings
 from app.settings.auth import JWTSettings
@@ -107,7 +107,7 @@ def build_store(settings: Settings) -> ServerStore:
 def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:
     if settings.vision is None:
         return None
-    return Vision(VisionOptions(**settings.vision.model_dump()), router, store)
+    return Vision(router, store, **settings.vision.model_dump())
 
 
 def build_background(settings: Settings, store: ServerStore, instrumented: Store) -> Background:

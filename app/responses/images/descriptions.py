@@ -52,27 +52,31 @@ _UNDESCRIBED = "(An image was omitted: this model cannot see it.)"
 _DESCRIBED = "This backend does not support images; they were replaced by descriptions from the model '{}'."
 
 
-@dataclass(frozen=True, slots=True)
-class VisionOptions:
-    """The settings in the table `[vision]`."""
-
-    backend: str
-    model: str
-    max_images: int = 20
-    max_output_tokens: int = 1000
-    timeout: float = 60  # seconds
-
-
 class Vision:
-    def __init__(self, options: VisionOptions, backend: Backend, store: Store) -> None:
-        self.options = options
-        self._backend = backend
+    def __init__(
+        self,
+        router: Backend,
+        store: Store,
+        *,
+        backend: str,
+        model: str,
+        max_images: int,
+        max_output_tokens: int,
+        timeout: float,
+    ) -> None:
+        """The settings in the table `[vision]`; `timeout` is in seconds."""
+        self.model = model
+        self.max_images = max_images  # per response
+        self._router = router
         self._store = store
+        self._backend = backend
+        self._max_output_tokens = max_output_tokens
+        self._timeout = timeout
         # A partition's description, and whether it is stored; least recently used first.
         self._cache: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def partition(self, owner: str, url: str) -> str:
-        described = f"{self.options.backend}\n{self.options.model}\n{_INSTRUCTIONS}\n{url}"
+        described = f"{self._backend}\n{self.model}\n{_INSTRUCTIONS}\n{url}"
         return f"{owner}:vision{hashlib.sha256(described.encode(errors='surrogatepass')).hexdigest()}"
 
     async def cached(self, partition: str, *, stored: bool) -> str | None:
@@ -108,28 +112,27 @@ class Vision:
 
     async def describe(self, url: str, caller: Caller, lifecycle: ResponseLifecycle) -> str:
         """Also charges for the request; raises `APIError`."""
-        options = self.options
         request = CreateResponse.model_validate(
             {
-                "model": options.model,
+                "model": self.model,
                 "instructions": _INSTRUCTIONS,
                 "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}],
-                "max_output_tokens": options.max_output_tokens,
+                "max_output_tokens": self._max_output_tokens,
                 "store": False,
             }
         )
         # Empty `descriptions` make a text-only model fail with `ImagesUndescribed`.
         model_request = ModelRequest(
-            request, request.items(), options.model, backend=options.backend, caller_key=caller.key, descriptions={}
+            request, request.items(), self.model, backend=self._backend, caller_key=caller.key, descriptions={}
         )
-        encoded = model_request.encoded = self._backend.encode(model_request)
-        response = new_response(request, _new_id("resp"), int(time.time()), options.model)
+        encoded = model_request.encoded = self._router.encode(model_request)
+        response = new_response(request, _new_id("resp"), int(time.time()), self.model)
         builder = EventBuilder(response, new_id=_new_id)
         builder.events = None
         reader = DeltaReader(builder, partial(CallRules, encoded.bindings, encoded.allowed))
-        query = ModelQuery(self._backend, model_request, encoded, reader)
+        query = ModelQuery(self._router, model_request, encoded, reader)
         try:
-            async with asyncio.timeout(options.timeout):
+            async with asyncio.timeout(self._timeout):
                 await respond(query, NO_DELIVERY, open_after=None)
         except TimeoutError:
             raise BackendError("The model did not describe the image in time.", status=504, code="timeout") from None
@@ -138,7 +141,7 @@ class Vision:
                 usage = response["usage"] or query.usage(builder.partial_output())
                 costs = model_request.attempts.costs
                 cost = costs[-1] if costs else None
-                lifecycle.account.charge_request(options.model, options.backend, usage, cost)
+                lifecycle.account.charge_request(self.model, self._backend, usage, cost)
         if builder.failure:
             raise builder.failure
         parts = (
@@ -169,7 +172,7 @@ class ImageDescriber:
         """Add a text per image: its description, or a placeholder with a warning."""
         if not urls:
             return
-        model = self.vision.options.model
+        model = self.vision.model
         partitions = {url: self.vision.partition(self.caller.owner, url) for url in urls if url not in self.texts}
         missing = []
         for url, partition in partitions.items():
@@ -185,7 +188,7 @@ class ImageDescriber:
         if not self.caller.access.allows_model(model):
             self._give_up(missing, f"the key may not use the model '{model}'")
             return
-        limit = self.vision.options.max_images
+        limit = self.vision.max_images
         self._give_up(missing[limit:], f"at most {limit} images of a response are described")
         free = asyncio.Semaphore(_CONCURRENT)
 
@@ -205,11 +208,11 @@ class ImageDescriber:
                 text = await self.review.description(text)
         except APIError as error:
             logger.warning("image not described", extra={"reason": error.reason})
-            self._give_up([url], f"the model '{self.vision.options.model}' failed: {error.reason}")
+            self._give_up([url], f"the model '{self.vision.model}' failed: {error.reason}")
             return
         text = await self.vision.put(partition, text, stored=self.stored)
         self.texts[url] = _DESCRIPTION.format(text)
-        self.warnings.add(_DESCRIBED.format(self.vision.options.model))
+        self.warnings.add(_DESCRIBED.format(self.vision.model))
 
     def _give_up(self, urls: Sequence[str], reason: str) -> None:
         self.texts.update(dict.fromkeys(urls, _UNDESCRIBED))
