@@ -96,8 +96,8 @@ class ModelQuery:
         return usage_of(self.reader.usage, self.body, output, self.reader.prompt_estimate)
 
 
-# Ends a response, or leaves it open. The second argument is how the answer ended (`DeltaReader.ended`); the failure is
-# None without an error.
+# Ends a response, or leaves it open. The second argument is how the answer ended (`DeltaReader.ended`, or
+# `max_output_seconds`); the failure is None without an error.
 Finish: TypeAlias = Callable[[ModelQuery, str | None, BackendError | None], None]
 
 
@@ -261,7 +261,6 @@ async def respond(
     builder = query.reader.builder
     ended: str | None = None
     failure: BackendError | None = None
-    end = finish or finish_response
     answer = DeliveredAnswer(query.reader, delivery, deadline)
     limit = asyncio.timeout_at(deadline.at) if deadline else None
     try:
@@ -279,7 +278,7 @@ async def respond(
         failure = error
     except Exception as error:
         if isinstance(error, TimeoutError) and limit and limit.expired():
-            end = _finish_at_deadline
+            ended = "max_output_seconds"
         elif builder.delivered:
             logger.exception("backend response processing failed")  # the stream still needs its terminal event
             failure = unreadable()
@@ -288,7 +287,7 @@ async def respond(
     finally:
         answer.stop_timer()
     answer.end_step()
-    _finish(end, query, ended, failure)
+    _finish(finish or finish_response, query, ended, failure)
 
 
 async def _receive(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> str | None:
@@ -354,16 +353,10 @@ def finish_response(query: ModelQuery, ended: str | None, failure: BackendError 
     query.reader.end(cut=ended != "completed")
     if ended == "completed":
         builder.complete()
-    elif ended in ("max_output_tokens", "content_filter"):
+    elif ended in ("max_output_tokens", "max_output_seconds", "content_filter"):
         builder.incomplete(ended)
     else:
         builder.fail(failure or _FAILURES[ended]())
-    _record_usage(query)
-
-
-def _finish_at_deadline(query: ModelQuery, ended: str | None, failure: BackendError | None) -> None:
-    query.reader.end(cut=True)
-    query.reader.builder.incomplete("max_output_seconds")
     _record_usage(query)
 
 

@@ -371,6 +371,17 @@ async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: S
     assert (lab.stopped, lab.opened) == (["wait"], 0)
 
 
+async def test_round_that_ends_at_max_output_seconds_is_in_the_usage(lab: ScriptedTool) -> None:
+    backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 30)), [delta(content="Hel"), 60.0])
+    async with client(backend, max_output_seconds=0.2) as http:
+        response = (await http.post("/responses", json=body())).json()
+    assert (response["incomplete_details"], types(response)) == (
+        {"reason": "max_output_seconds"},
+        ["mcp_call", "message"],
+    )
+    assert (response["usage"]["input_tokens"] > 10, response["usage"]["output_tokens"] > 30) == (True, True)
+
+
 async def test_hosted_tool_that_hangs_is_cancelled(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with client(backend, tools={"max_call_seconds": 0.05}) as http:
