@@ -21,7 +21,7 @@ from app.core.types import JSONObject, Response, Usage
 from app.core.types.hosted import HostedTools
 from app.core.types.request import TERMINAL
 from app.core.usage import added_usage, complete_tool_usage, estimate_prompt, usage_of
-from app.errors import APIError, BackendError, InvalidRequest, Warnings
+from app.errors import APIError, BackendError, InvalidRequest
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
 from app.responses.delivery import EventWriter
 from app.responses.generate import (
@@ -67,15 +67,12 @@ class ToolLoop(Generation):
     ) -> None:
         """`compact_threshold`: prompt tokens; None: never compact. `review` reviews tool results."""
         super().__init__(builder)
-        self._warnings = Warnings()  # from calls and finished rounds
         self._preparation = preparation
         self._declared = declared
         self._compact_threshold = compact_threshold
         self._review = review
-        self._deadline = preparation.options.deadline()
-        self._calls = HostedCalls(
-            builder, preparation, declared, layers, lifecycle, self._warnings, self._deadline, review
-        )
+        self._calls = HostedCalls(builder, preparation, declared, layers, lifecycle, review)
+        self._deadline = self._calls.deadline
         self._lifecycle = lifecycle
         self._round = 0
         self._again = False
@@ -90,7 +87,7 @@ class ToolLoop(Generation):
     @property
     def warnings(self) -> list[str]:
         latest = self._query.warnings if self._query else ()
-        return list(dict.fromkeys([*self._warnings, *latest]))
+        return list(dict.fromkeys([*self._calls.warnings, *latest]))
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
         """
@@ -198,7 +195,7 @@ class ToolLoop(Generation):
         """None ends the response."""
         request = self._preparation.request
         for warning in self._query.warnings if self._query else ():
-            self._warnings.add(warning)
+            self._calls.warnings.add(warning)
         left = request.max_output_tokens
         if left is not None:
             left -= self._written

@@ -29,7 +29,7 @@ from app.core.usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses.delivery import EventWriter
-from app.responses.generate import Deadline, DeadlineExceeded
+from app.responses.generate import DeadlineExceeded
 from app.responses.images import StoredImages
 from app.responses.policy import InputReview
 from app.responses.preparation import Preparation
@@ -60,11 +60,9 @@ class HostedCalls:
         declared: Sequence[DeclaredTool],
         layers: LayeredStore,
         lifecycle: ResponseLifecycle,
-        warnings: Warnings,
-        deadline: Deadline | None,
         review: InputReview | None,
     ) -> None:
-        """`warnings` receives the calls' warnings; `review` reviews results before the model sees them."""
+        """`review` reviews results before the model sees them."""
         self.started = 0
         self.repeats = False  # whether the model made the same call `SAME_CALLS` times
         self.usage: Counts = {}  # for the response's `tool_usage`
@@ -73,7 +71,7 @@ class HostedCalls:
         request, self._context, owner = preparation.request, preparation.context, preparation.caller.owner
         self._include = request.include
         self._client_tools = deferred_tools(request.tools, self._context.items)  # for tool search
-        self._deadline = deadline
+        self.deadline = preparation.options.deadline()  # of all rounds
         self._lifecycle = lifecycle
         limits = preparation.options.tool_limits
         self.sessions = ToolSessions(
@@ -83,7 +81,7 @@ class HostedCalls:
         self._approvals = Approvals(layers.store, owner)
         self.images = StoredImages(layers, owner, self._context.images)  # from earlier turns
         self.changed = asyncio.Event()  # set when events can be delivered
-        self._warnings = warnings
+        self.warnings = Warnings()  # from calls and finished rounds
         self._same: Counter[str] = Counter()
         self._releases: dict[str, Callable[[], Awaitable[None]]] = {}  # of running calls' approvals, by item id
 
@@ -103,8 +101,8 @@ class HostedCalls:
         """Run calls and deliver their events; `number` is the round, 0 for approved calls."""
         step = self.builder.begin_step("tools")
         self.builder.framework("tool_round_started", round=number, tool_count=len(calls))
-        if self._deadline:
-            self._deadline.start()
+        if self.deadline:
+            self.deadline.start()
         tasks = [asyncio.create_task(self._run(call)) for call in calls]
         await self._deliver_while(tasks, delivery)
         self.builder.encrypt_calls(call.item["id"] for call in calls)
@@ -255,7 +253,7 @@ class HostedCalls:
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]], deliver_at: float | None) -> None:
         clock = asyncio.get_running_loop().time
-        times = (self._deadline.at if self._deadline else None, deliver_at)
+        times = (self.deadline.at if self.deadline else None, deliver_at)
         until = [time for time in times if time and time > clock()]
         changed = asyncio.ensure_future(self.changed.wait())
         try:
@@ -264,12 +262,12 @@ class HostedCalls:
         finally:
             changed.cancel()
         self.changed.clear()
-        if self._deadline and self._deadline.at is not None and clock() >= self._deadline.at:
+        if self.deadline and self.deadline.at is not None and clock() >= self.deadline.at:
             raise DeadlineExceeded
 
     def warn(self, message: str) -> None:
-        if message not in self._warnings:
-            self._warnings.add(message)
+        if message not in self.warnings:
+            self.warnings.add(message)
             logger.warning("hosted tool warning", extra={"reason": message})
             self.changed.set()
 
