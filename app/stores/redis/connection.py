@@ -239,12 +239,8 @@ class _Cluster:
 
 class RedisAddress(NamedTuple):
     hosts: list[_Host]
-    database: int
-    username: str | None
-    password: str | None
-    tls: bool
     cluster: bool
-    options: dict[str, Any]
+    options: dict[str, Any]  # by redis-py's names
 
 
 def read_address(url: str) -> RedisAddress:
@@ -263,21 +259,19 @@ def read_address(url: str) -> RedisAddress:
             "The store URL is malformed: expected redis://[[user]:password@]host[:port][/database], with special "
             "characters in user and password percent-encoded."
         ) from None
-    tls = parts.scheme.startswith("rediss")
-    address = RedisAddress(
-        hosts=hosts,
-        database=int(path),
-        username=unquote(parts.username) if parts.username else None,
-        password=unquote(parts.password) if parts.password else None,
-        tls=tls,
-        cluster=parts.scheme.endswith("+cluster"),
-        options=read_options(parts.query, _OPTIONS | _TLS_OPTIONS if tls else _OPTIONS),
-    )
-    if address.cluster and address.database:
+    tls, cluster = parts.scheme.startswith("rediss"), parts.scheme.endswith("+cluster")
+    if cluster and int(path):
         raise ValueError("Invalid store URL: a Redis cluster has no databases. Omit the database number.")
-    if len(hosts) > 1 and not address.cluster:
+    if len(hosts) > 1 and not cluster:
         raise ValueError("Invalid store URL: only a cluster URL, redis+cluster://, can name several hosts.")
-    return address
+    options = {
+        "db": int(path),
+        "username": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password) if parts.password else None,
+        "ssl": tls,
+        **read_options(parts.query, _OPTIONS | _TLS_OPTIONS if tls else _OPTIONS),
+    }
+    return RedisAddress(hosts, cluster, options)
 
 
 def make_servers(address: RedisAddress, options: dict[str, Any]) -> Redis | _Cluster:
@@ -287,17 +281,13 @@ def make_servers(address: RedisAddress, options: dict[str, Any]) -> Redis | _Clu
         client = Redis(
             host=host[0],
             port=host[1],
-            db=address.database,
-            username=address.username,
-            password=address.password,
-            ssl=address.tls,
             socket_keepalive=True,
             max_connections=2**31 - 1,  # limited by `RedisClient`
             # One retry on a new connection, after a restart (ConnectionError) or failover (ReadOnlyError).
             retry=Retry(NoBackoff(), 1, (exceptions.ConnectionError, ReadOnlyError)),
             **{"protocol": 2, **options},  # servers before version 6 support no other
         )
-        client.connection_pool.connection_class = _TLSConnection if address.tls else _Connection
+        client.connection_pool.connection_class = _TLSConnection if options["ssl"] else _Connection
         return client
 
     return _Cluster(address.hosts, connect) if address.cluster else connect(address.hosts[0])
