@@ -103,18 +103,17 @@ def _parsed(content: bytes) -> JSONObject:
 
 def _vectors(document: JSONObject, count: int) -> list[bytes]:
     """Return normalized vectors in text order; raises `EmbeddingsUnavailable`."""
+    vectors: list[bytes] = []
     try:
         data = sorted(document["data"], key=lambda entry: entry.get("index", 0))
-        vectors = [_normalized([float(number) for number in entry["embedding"]]) for entry in data]
+        for entry in data:
+            vector = [float(number) for number in entry["embedding"]]
+            length = math.sqrt(sum(number * number for number in vector)) or 1.0
+            if not math.isfinite(length):
+                raise ValueError
+            vectors.append(array.array("f", [number / length for number in vector]).tobytes())
     except (ValueError, KeyError, TypeError, AttributeError):
         raise EmbeddingsUnavailable("its response has no vectors") from None
     if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
         raise EmbeddingsUnavailable("its response must have a vector for each text, all of equal length")
     return vectors
-
-
-def _normalized(vector: list[float]) -> bytes:
-    length = math.sqrt(sum(number * number for number in vector)) or 1.0
-    if not math.isfinite(length):
-        raise ValueError("not finite")
-    return array.array("f", [number / length for number in vector]).tobytes()

@@ -273,7 +273,7 @@ class StoredFiles:
         file is omitted with a warning.
         """
         param_paths = {id(item): f"input[{index}]" for index, item in enumerate(new)}
-        reader = _Reader(self._store, owner)
+        contents: dict[str, tuple[File, bytes]] = {}  # each file is read once
         resolved = []
         for item in items:
             changed = {}
@@ -281,14 +281,44 @@ class StoredFiles:
                 parts = item.get(field)
                 if not isinstance(parts, list) or not any(map(_references_file, parts)):
                     continue
-                param_path = param_paths.get(id(item))
-                field_path = None if param_path is None else f"{param_path}.{field}"
+                path = f"{param_paths[id(item)]}.{field}" if id(item) in param_paths else None
                 changed[field] = [
-                    await reader.part(part, field_path and f"{field_path}[{index}].file_id", warnings)
+                    await self._resolve_part(part, owner, contents, path and f"{path}[{index}].file_id", warnings)
+                    if _references_file(part)
+                    else part
                     for index, part in enumerate(parts)
                 ]
             resolved.append(with_fields(item, changed) if changed else item)
         return resolved
+
+    async def _resolve_part(
+        self, part: Part, owner: str, contents: dict[str, tuple[File, bytes]], param: str | None, warnings: Warnings
+    ) -> Part:
+        """`param` is the part's field for errors; None in an earlier turn."""
+        file_id = str(part["file_id"])
+        try:
+            return _with_content(part, *await self._content(file_id, owner, contents))
+        except (NotFound, InvalidRequest) as error:
+            if param is not None:
+                error.param = param
+                raise
+            warnings.add(f"The file {file_id} of an earlier turn was omitted: it is no longer available.")
+            return {"type": "input_text", "text": "(A file was omitted: it is no longer available.)"}
+
+    async def _content(self, file_id: str, owner: str, contents: dict[str, tuple[File, bytes]]) -> tuple[File, bytes]:
+        """`contents` are the files that this request has read."""
+        if file_id not in contents:
+            file = await self._store.file(owner, file_id)
+            if file is None:
+                raise file_not_found(file_id)
+            if file.bytes + sum(file.bytes for file, _ in contents.values()) > MAX_INPUT_FILE_BYTES:
+                message = (
+                    f"The files in a request must have at most {MAX_INPUT_FILE_BYTES} bytes in total. "
+                    "Use file_search for larger files."
+                )
+                raise InvalidRequest(message, code="request_too_large")
+            contents[file_id] = file, b"".join([piece async for piece in self._store.content(file_id)])
+        return contents[file_id]
 
 
 def _references_file(part: object) -> bool:
@@ -298,44 +328,6 @@ def _references_file(part: object) -> bool:
         and part.get("type") in _PARTS
         and not any(part.get(name) for name in ("file_data", "file_url", "image_url"))
     )
-
-
-class _Reader:
-    """Reads each file once, and at most `MAX_INPUT_FILE_BYTES` in total."""
-
-    def __init__(self, store: FileStore, owner: str) -> None:
-        self._store, self._owner = store, owner
-        self._read: dict[str, tuple[File, bytes]] = {}
-        self._budget = MAX_INPUT_FILE_BYTES
-
-    async def part(self, part: Part, param: str | None, warnings: Warnings) -> Part:
-        """`param` is the part's field for errors; None in an earlier turn."""
-        if not _references_file(part):
-            return part
-        file_id = str(part["file_id"])
-        try:
-            return _with_content(part, *await self._content(file_id))
-        except (NotFound, InvalidRequest) as error:
-            if param is not None:
-                error.param = param
-                raise
-            warnings.add(f"The file {file_id} of an earlier turn was omitted: it is no longer available.")
-            return {"type": "input_text", "text": "(A file was omitted: it is no longer available.)"}
-
-    async def _content(self, file_id: str) -> tuple[File, bytes]:
-        if file_id not in self._read:
-            file = await self._store.file(self._owner, file_id)
-            if file is None:
-                raise file_not_found(file_id)
-            if file.bytes > self._budget:
-                message = (
-                    f"The files in a request must have at most {MAX_INPUT_FILE_BYTES} bytes in total. "
-                    "Use file_search for larger files."
-                )
-                raise InvalidRequest(message, code="request_too_large")
-            self._budget -= file.bytes
-            self._read[file_id] = file, b"".join([piece async for piece in self._store.content(file_id)])
-        return self._read[file_id]
 
 
 def _with_content(part: Part, file: File, data: bytes) -> Part:
