@@ -22,7 +22,7 @@ from app.errors import APIError, InvalidRequest, NotFound
 from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, data_of
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import Skill, SkillFolder
-from app.tools.files import File, Page, UnknownCursor, list_page
+from app.tools.files import File, Page, list_page, unknown_cursor
 from app.tools.files.records.attachments import Attachment, Attachments, new_attachment
 from app.tools.files.uploads import Files
 
@@ -109,7 +109,7 @@ class SandboxChannel(Protocol):
 
 
 class Containers(ABC):
-    """Unknown ids, and other owners' ids, raise `NotFound`; unknown cursors raise `UnknownCursor`."""
+    """Unknown ids, and other owners' ids, raise `NotFound`; unknown cursors raise `InvalidRequest`."""
 
     def __init__(self, settings: CodeSettings, skills: SkillFolder | None = None) -> None:
         self.settings = settings
@@ -294,13 +294,13 @@ def path_for(filename: str) -> str:
 
 
 def page_of(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
-    """`entries` are in creation order. Raises `UnknownCursor`."""
+    """`entries` are in creation order. Raises `InvalidRequest` for an unknown cursor."""
     ordered = entries[::-1] if page.descending else entries
     start = 0
     if page.after is not None:
         start = next((index + 1 for index, entry in enumerate(ordered) if entry["id"] == page.after), 0)
         if not start:
-            raise UnknownCursor("after", page.after)
+            raise unknown_cursor("after", page.after)
     end = start + page.limit
     return list_page(ordered[start:end], end < len(ordered))
 

@@ -2,7 +2,7 @@
 Uploaded files and vector stores: `/v1/files`, `/v1/vector_stores` and the tool `file_search`.
 
 Files and vector stores have an owner (a hash of the caller's key). Unknown ids, and other owners' ids, raise
-`NotFound`; unknown cursors raise `UnknownCursor`. In an outage, every storage method raises `FilesUnavailable`.
+`NotFound`; unknown cursors raise `InvalidRequest`. In an outage, every storage method raises `FilesUnavailable`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,6 @@ class VectorsUnsupported(ValueError):
     """The message contains the reason and the remedy."""
 
 
-class UnknownCursor(InvalidRequest):
-    def __init__(self, name: str, cursor: str) -> None:
-        super().__init__(f"Invalid '{name}': object with id '{cursor}' not found in this list.", param=name)
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """At most `limit` entries after the id `after`, or just before the id `before`."""
@@ -67,7 +62,7 @@ async def fetch_page(
     tables: Tables, select: str, table: str, where: str, values: tuple[object, ...], page: Page
 ) -> tuple[Rows, bool]:
     """
-    Return a page of rows and whether more exist; raises `UnknownCursor`.
+    Return a page of rows and whether more exist. Raises `InvalidRequest` for an unknown cursor.
 
     Cursors are values in the column `id`. `where` and `values` filter the rows.
     """
@@ -78,7 +73,7 @@ async def fetch_page(
         cursor = f"SELECT {{row}} FROM {table} WHERE {where} AND id = ${len(values) + 1}"
         rows = await tables.fetch(cursor, *values, row_id)
         if not rows:
-            raise UnknownCursor(name, row_id)
+            raise unknown_cursor(name, row_id)
         bounds.append(rows[0][0])
         conditions.append(f"{{row}} {'<' if below else '>'} ${len(bounds)}")
     # With `before` alone, the page contains the entries nearest to the cursor.
@@ -88,6 +83,10 @@ async def fetch_page(
     found = await tables.fetch(statement, *bounds, page.limit + 1)
     rows = found[: page.limit]
     return (rows[::-1] if backwards else rows), len(found) > page.limit
+
+
+def unknown_cursor(param: str, cursor: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid '{param}': object with id '{cursor}' not found in this list.", param=param)
 
 
 def list_page(data: list[Any], more: bool) -> dict[str, object]:

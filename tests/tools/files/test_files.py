@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from app.errors import InvalidRequest
-from app.tools.files import ABANDONED_AFTER, PIECE, File, FilesUnavailable, Page, UnknownCursor
+from app.tools.files import ABANDONED_AFTER, PIECE, File, FilesUnavailable, Page
 from app.tools.files.records import FileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.uploads import Files
@@ -231,7 +231,7 @@ async def test_file_list_may_end_before_an_entry(database: FileDatabase) -> None
     between, more = await store.files("ada", Page(9, descending=False, after="file-1", before="file-4"))
     assert ([file.id for file in between], more) == (["file-2", "file-3"], False)
     for cursor in ("file-9", "file-0"):
-        with pytest.raises(UnknownCursor):
+        with pytest.raises(InvalidRequest, match="not found in this list"):
             await store.files("bob", Page(after=cursor))
     await store.aclose()
 
