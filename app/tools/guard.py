@@ -349,7 +349,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         return httpx.Response(
             response.status_code,
             headers=plain_headers(response.headers.multi_items()),
-            stream=_Body(response, self._max_bytes),
+            stream=BoundedBody(response, self._max_bytes),
             extensions=response.extensions,
         )
 
@@ -369,7 +369,7 @@ def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return plain
 
 
-class BoundedBody:
+class BoundedBody(httpx.AsyncByteStream):
     _too_large: type[Exception] = OutboundRefused
 
     def __init__(self, response: Any, max_bytes: int) -> None:
@@ -382,10 +382,6 @@ class BoundedBody:
 
     async def aclose(self) -> None:
         await self._response.aclose()
-
-
-class _Body(BoundedBody, httpx.AsyncByteStream):
-    pass
 
 
 async def fetch(

@@ -63,9 +63,20 @@ _LOST = ("Connection closed", "SSE stream ")
 
 @dataclass(eq=False)
 class _Request:
-    work: Callable[[Client], Awaitable[object]]
+    """
+    A request in the session's task, or its opening, without `work`.
+
+    The SDK only reports that a request failed, but sends each message in its context, with `current_request`.
+    """
+
     answer: asyncio.Future[Any]
     scope: anyio.CancelScope
+    work: Callable[[Client], Awaitable[object]] | None = None
+    status: int | None = None  # last HTTP status of 300 or above
+    ends_on_refusal: bool = False  # cancelled if a POST receives such a status
+
+
+current_request: ContextVar[_Request | None] = ContextVar("current_request", default=None)
 
 
 class ServerConnection:
@@ -99,11 +110,11 @@ class ServerConnection:
         return self._task is not None and not self._task.done() and self._failed is None
 
     async def open(self) -> None:
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        opening = _Request(asyncio.get_running_loop().create_future(), self._scope)
         # The session outlives the response's trace and log fields.
-        self._task = asyncio.create_task(self._run(opened), name="mcp-session", context=Context())
+        self._task = asyncio.create_task(self._run(opening), name="mcp-session", context=Context())
         try:
-            await opened
+            await opening.answer
         except asyncio.CancelledError:
             self._scope.cancel()
             raise
@@ -144,7 +155,7 @@ class ServerConnection:
     async def _request(self, work: Callable[[Client], Awaitable[object]]) -> Any:
         if not self.is_open:
             raise self._failed or MCPFailure("The session with the MCP server has ended.")
-        request = _Request(work, asyncio.get_running_loop().create_future(), anyio.CancelScope())
+        request = _Request(asyncio.get_running_loop().create_future(), anyio.CancelScope(), work)
         self._pending.add(request)
         self._requests.put_nowait(request)
         try:
@@ -155,16 +166,16 @@ class ServerConnection:
         finally:
             self._pending.discard(request)
 
-    async def _run(self, opened: asyncio.Future[None]) -> None:
+    async def _run(self, opening: _Request) -> None:
         failure = MCPFailure("The session with the MCP server has ended.")
-        seen = CallStatus()
-        current_call.set(seen)
+        opened = opening.answer
+        current_request.set(opening)
         try:
             with self._scope:
                 self._scope.deadline = anyio.current_time() + self._address.open_seconds
                 async with AsyncExitStack() as stack:
-                    client = await self._connect(stack, seen)
-                    self._scope.deadline, seen.on_refusal = math.inf, None
+                    client = await self._connect(stack, opening)
+                    self._scope.deadline, opening.ends_on_refusal = math.inf, False
                     if not opened.done():
                         opened.set_result(None)
                     async with anyio.create_task_group() as tasks:
@@ -172,9 +183,9 @@ class ServerConnection:
                             tasks.start_soon(self._answer, client, request)
                         tasks.cancel_scope.cancel()
             if self._scope.cancelled_caught and not opened.done():
-                failure = failure_of(TimeoutError(), seen.status if self._sse else None)
+                failure = failure_of(TimeoutError(), opening.status if self._sse else None)
         except Exception as error:
-            failure = failure_of(error, seen.status)
+            failure = failure_of(error, opening.status)
         finally:
             self._failed = failure
             for future in (opened, *(request.answer for request in self._pending)):
@@ -182,18 +193,18 @@ class ServerConnection:
                     future.set_exception(failure)
                     future.exception()  # the future may no longer be awaited
 
-    async def _connect(self, stack: AsyncExitStack, seen: CallStatus) -> Client:
+    async def _connect(self, stack: AsyncExitStack, opening: _Request) -> Client:
         *others, last = self._transports()
         for kind in others:
             try:
                 return await stack.enter_async_context(self._client(kind))
             except Exception:
-                if seen.status not in _OTHER_TRANSPORT:
+                if opening.status not in _OTHER_TRANSPORT:
                     raise
-                seen.status = None
+                opening.status = None
         if last == "sse":
             # The SDK's SSE writer ends silently when a request is refused.
-            self._sse, seen.on_refusal = True, self._scope.cancel
+            self._sse = opening.ends_on_refusal = True
         return await stack.enter_async_context(self._client(last))
 
     def _transports(self) -> Sequence[str]:
@@ -237,13 +248,14 @@ class ServerConnection:
         return _streamable_http(address.url, client())
 
     async def _answer(self, client: Client, request: _Request) -> None:
-        seen = CallStatus(on_refusal=request.scope.cancel if self._sse else None)
-        current_call.set(seen)
+        assert request.work
+        request.ends_on_refusal = self._sse
+        current_request.set(request)
         try:
             with request.scope:
                 answer = await request.work(client)
         except Exception as error:
-            failure = failure_of(error, seen.status)
+            failure = failure_of(error, request.status)
             # 404: the server has dropped the session.
             if failure.error["code"] in (CONNECTION_CLOSED, 404) and not failure.by_server:
                 self._failed = failure  # running requests may finish; new requests are refused
@@ -254,8 +266,8 @@ class ServerConnection:
             return
         if not request.scope.cancelled_caught:
             request.answer.set_result(answer)
-        elif self._sse and seen.status:
-            self._failed = failure_of(OSError(), seen.status)
+        elif self._sse and request.status:
+            self._failed = failure_of(OSError(), request.status)
             request.answer.set_exception(self._failed)
 
 
@@ -358,21 +370,6 @@ MAX_RESULT_BYTES = 32 * 1024 * 1024  # per document, or per event in a stream
 _MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES
 
 
-@dataclass
-class CallStatus:
-    """The SDK only reports that a call failed, but sends each message in the caller's context, with `current_call`."""
-
-    status: int | None = None  # last status of 300 or above
-    on_refusal: Callable[[], None] | None = None  # called if a POST receives such a status
-
-
-current_call: ContextVar[CallStatus | None] = ContextVar("current_call", default=None)
-
-
-class ResponseTooLarge(httpx2.StreamError):
-    """The SDK treats the response as unreadable, and continues."""
-
-
 def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient:
     """Restricted to a server's origin, by the guard's rules; `seconds` limits each step, for example a read."""
     return httpx2.AsyncClient(
@@ -398,11 +395,11 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._check(str(request.url))  # the SDK follows redirects to the same origin
         request.headers["accept-encoding"] = "identity"
         response = await self._http.handle_async_request(request)
-        current = current_call.get()
+        current = current_request.get()
         if response.status_code >= 300 and current is not None:
             current.status = response.status_code
-            if current.on_refusal and request.method == "POST":
-                current.on_refusal()
+            if current.ends_on_refusal and request.method == "POST":
+                current.scope.cancel()
         streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         return httpx2.Response(
             response.status_code,
@@ -416,7 +413,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(BoundedBody, httpx2.AsyncByteStream):
-    _too_large = ResponseTooLarge
+    _too_large = httpx2.StreamError  # the SDK treats the response as unreadable, and continues
 
 
 MAX_LEVELS = 150  # in a message; pydantic parses about 200
