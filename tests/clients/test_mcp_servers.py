@@ -12,6 +12,7 @@ import pytest
 from app.tools.mcp.connection import ServerConnection
 from app.tools.mcp.server import MCPFailure, ServerAddress, redactor_for
 from app.tools.mcp.session import outcome_of
+from app.tools.mcp.settings import MCPServer
 from tests.clients.program import ENVIRONMENTS, installed, running
 from tests.support.ports import free_port
 
@@ -38,7 +39,7 @@ async def server_options(kind: str, directory: Path) -> AsyncIterator[dict[str, 
 @pytest.fixture(params=["streamableHttp", "sse", "stdio"])
 async def everything(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServerConnection]:
     async with server_options(request.param, tmp_path) as options:
-        connection = ServerConnection(ServerAddress(policy="any", call_seconds=10, **options))
+        connection = ServerConnection(ServerAddress(MCPServer(timeout=10, **options), policy="any"))
         await connection.open()
         yield connection
         if goodbyes := connection.close():

@@ -47,7 +47,8 @@ async def test_attack_by_the_url_of_an_mcp_server_is_refused(name: str, monkeypa
         assert error.param == "tools[0].server_url"
     else:
         async with opened as session:
-            address = replace(session._address, resolver=network.resolve, transport="http", open_seconds=10)
+            settings = session._address.settings.model_copy(update={"transport": "http", "open_timeout": 10})
+            address = replace(session._address, settings=settings, resolver=network.resolve)
             connection = ServerConnection(address)
             with suppress(MCPFailure):
                 await connection.open()

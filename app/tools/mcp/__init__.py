@@ -82,10 +82,9 @@ class MCPTool(HostedTool):
         allowed = [requested if isinstance(requested, ToolFilter) else ToolFilter(tool_names=requested)]
         deferred = declaration.tool.get("defer_loading") is True
         if chosen is None:
-            url, headers = _url_of(declaration) or "", _headers_of(declaration)
-            address = ServerAddress(
-                url=url, headers=headers, policy=self._settings.policy, check=self._settings.check_url
-            )
+            named, headers = MCPServer.model_construct(url=_url_of(declaration)), _headers_of(declaration)
+            settings = self._settings
+            address = ServerAddress(named, headers=headers, policy=settings.policy, check=settings.check_url)
             approval = _validated(_APPROVAL, declaration, "require_approval", "always")
             tools = MCPServerTools(allowed, approval, deferred=deferred)
         else:
@@ -195,19 +194,7 @@ def _rights(server: str) -> tuple[str, str]:
 
 def server_address(name: str, server: MCPServer) -> ServerAddress:
     headers = {header: value.get_secret_value() for header, value in server.headers.items()}
-    return ServerAddress(
-        url=server.url or "",
-        name=name,
-        headers=headers,
-        transport=server.transport,
-        policy="any",
-        command=tuple(server.command),
-        env={variable: value.get_secret_value() for variable, value in server.env.items()},
-        directory=server.directory,
-        shared=server.shared,
-        open_seconds=server.open_timeout,
-        call_seconds=server.timeout,
-    )
+    return ServerAddress(server, name, headers, policy="any")
 
 
 def _has_token(headers: Collection[str]) -> bool:

@@ -92,7 +92,7 @@ class ServerConnection:
         self.users = 1  # responses
         self.expires = math.inf  # event loop time
         self.idle: asyncio.TimerHandle | None = None
-        self._address = address
+        self._address, self._settings = address, address.settings
         self._stderr = stderr
         self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
         self._pending: set[_Request] = set()
@@ -125,7 +125,7 @@ class ServerConnection:
         if self._listed and version == self._listed_version and now < self._listed_at + _LIST_SECONDS:
             tools, complete = json.loads(self._listed)
             return tools, complete
-        tools, complete = await self._request(partial(_list_tools, seconds=self._address.open_seconds))
+        tools, complete = await self._request(partial(_list_tools, seconds=self._settings.open_timeout))
         listed = json.dumps((tools, complete)) if self.key else ""
         self._listed = listed if len(listed) <= _MAX_CACHED_LIST else ""
         self._listed_version, self._listed_at = version, now
@@ -133,14 +133,14 @@ class ServerConnection:
 
     async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
         """Return `content`, `structuredContent` and `isError`."""
-        call = partial(_call_tool, name=name, arguments=dict(arguments), seconds=self._address.call_seconds)
+        call = partial(_call_tool, name=name, arguments=dict(arguments), seconds=self._settings.timeout)
         result: dict[str, object] = await self._request(call)
         return result
 
     async def check(self) -> None:
         """Raises `MCPFailure` if the server no longer has the session."""
         try:
-            await self._request(partial(_ping, seconds=_CHECK_SECONDS, over_http=not self._address.command))
+            await self._request(partial(_ping, seconds=_CHECK_SECONDS, over_http=not self._settings.command))
         except MCPFailure as failure:
             if not failure.by_server:  # an error proves that the server is alive
                 raise
@@ -172,7 +172,7 @@ class ServerConnection:
         current_request.set(opening)
         try:
             with self._scope:
-                self._scope.deadline = anyio.current_time() + self._address.open_seconds
+                self._scope.deadline = anyio.current_time() + self._settings.open_timeout
                 async with AsyncExitStack() as stack:
                     client = await self._connect(stack, opening)
                     self._scope.deadline, opening.ends_on_refusal = math.inf, False
@@ -208,10 +208,10 @@ class ServerConnection:
         return await stack.enter_async_context(self._client(last))
 
     def _transports(self) -> Sequence[str]:
-        if self._address.command:
+        if self._settings.command:
             return ("stdio",)
-        if self._address.transport != "auto":
-            return (self._address.transport,)
+        if self._settings.transport != "auto":
+            return (self._settings.transport,)
         path = self._address.url.partition("?")[0].rstrip("/")
         return ("sse",) if path.endswith("/sse") else ("http", "sse")
 
@@ -230,14 +230,12 @@ class ServerConnection:
         self._list_version += isinstance(message, mcp_types.ToolListChangedNotification)
 
     def _transport(self, kind: str) -> AbstractAsyncContextManager[Any]:
-        address = self._address
+        address, settings = self._address, self._settings
         if kind == "stdio":
-            program, *arguments = address.command
-            parameters = StdioServerParameters(
-                command=program, args=arguments, env=dict(address.env), cwd=address.directory
-            )
+            program, *arguments = settings.command
+            parameters = StdioServerParameters(command=program, args=arguments, env=address.env, cwd=settings.directory)
             return stdio_client(parameters, sys.stderr if self._stderr else cast(TextIO, subprocess.DEVNULL))
-        seconds = max(address.open_seconds, address.call_seconds)
+        seconds = max(settings.open_timeout, settings.timeout)
         client = partial(http_client, address, seconds=seconds)
         if kind == "sse":
             return sse_client(

@@ -59,7 +59,7 @@ class SessionPool:
         """Acquire an open connection, to be released; raises `MCPFailure`."""
         if not address.name or self._closed or self._settings.session_idle <= 0:
             return await open_connection(address)
-        key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
+        key = (address.name, "" if address.settings.shared else owner, frozenset(address.headers.items()))
         if (opening := self._opening.get(key)) is None:
             opening = self._opening[key] = _Opening()
             opening.task = asyncio.create_task(self._open(key, address, opening), context=Context())

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping
 from app.errors import quote
 from app.tools.guard import AddressPolicy, Resolver, resolve
-from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
+from app.tools.mcp.settings import Approval, MCPServer, ToolFilter, adds_approval, needs_approval
 
-TransportName: TypeAlias = Literal["auto", "http", "sse"]
 ConnectionKey: TypeAlias = tuple[str, str, frozenset[tuple[str, str]]]  # server, owner, headers
 
 CONNECTION_CLOSED = -32000  # JSON-RPC error codes of the SDK for failed connections
@@ -26,22 +25,23 @@ _LONG_SEGMENT = 16  # characters; longer URL path segments are treated as secret
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The `repr` contains no secrets."""
+    """A server as a caller uses it. The `repr` contains no secrets."""
 
-    url: str = field(default="", repr=False)
+    settings: MCPServer = field(repr=False)  # only a URL for callers' servers
     name: str = ""  # declared servers only
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    transport: TransportName = "auto"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # the settings' and the caller's
     policy: AddressPolicy = "public"
-    command: Sequence[str] = field(default=(), repr=False)  # program to run, in place of the URL
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # additional, for the program
-    directory: str | None = None  # the program's working directory
-    shared: bool = False  # whether all owners share a session
-    open_seconds: float = 30
-    call_seconds: float = 120
     resolver: Resolver = field(default=resolve, repr=False)
     # Called with each request's URL, for callers' servers; raises `OutboundRefused`.
     check: Callable[[str], object] = field(default=str, repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.settings.url or ""
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {variable: value.get_secret_value() for variable, value in self.settings.env.items()}
 
     @property
     def redactor(self) -> Redactor:
@@ -50,7 +50,9 @@ class ServerAddress:
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the server without revealing its address."""
-        return sha256("\n".join([self.name, self.url, *self.command]).encode(errors="replace")).hexdigest()[:32]
+        return sha256("\n".join([self.name, self.url, *self.settings.command]).encode(errors="replace")).hexdigest()[
+            :32
+        ]
 
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:

@@ -26,6 +26,7 @@ from app.tools.mcp.connection import (
 )
 from app.tools.mcp.server import MCPFailure, ServerAddress
 from app.tools.mcp.session import MAX_SCHEMA_LEVELS
+from app.tools.mcp.settings import MCPServer
 from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
 
 Answer = Callable[[dict[str, Any]], list[Step]]
@@ -88,8 +89,9 @@ async def broken() -> AsyncIterator[Broken]:
         yield server
 
 
-def session(server: Broken, **options: Any) -> ServerConnection:
-    return ServerConnection(ServerAddress(url=f"{server.url}/mcp", policy="any", **{"transport": "http", **options}))
+def session(server: Broken, headers: dict[str, str] | None = None, **options: Any) -> ServerConnection:
+    settings = MCPServer(url=f"{server.url}/mcp", **{"transport": "http", **options})
+    return ServerConnection(ServerAddress(settings, headers=headers or {}, policy="any"))
 
 
 async def close(connection: ServerConnection) -> None:
@@ -165,7 +167,7 @@ async def test_call_that_is_refused_does_not_take_the_others_with_it(broken: Bro
 async def test_server_that_hangs_is_abandoned(broken: Broken, method: str) -> None:
     broken.methods[method] = lambda message: [HANG]
     opens = method != "server/discover"  # then it may take long on a busy machine
-    connection = session(broken, open_seconds=60 if opens else 0.3, call_seconds=1)
+    connection = session(broken, open_timeout=60 if opens else 0.3, timeout=1)
     with pytest.raises(MCPFailure, match="in time") as failure:
         await connection.open()
         await connection.list_tools()
@@ -200,7 +202,7 @@ async def test_server_that_hangs_is_abandoned(broken: Broken, method: str) -> No
 )
 async def test_answers_that_are_none_are_reported(broken: Broken, steps: list[Step]) -> None:
     broken.methods["tools/call"] = lambda message: steps
-    failure = await failing(session(broken, call_seconds=2))
+    failure = await failing(session(broken, timeout=2))
     assert failure["type"] == "mcp_protocol_error" and failure["code"] < 0 and failure["message"]
 
 
@@ -257,7 +259,7 @@ async def test_sse_server_that_sends_its_messages_elsewhere_is_refused(broken: B
     async with Broken() as other:
         event = f"event: endpoint\ndata: {other.url}/messages\n\n".encode()
         broken.everything = [head({"Content-Type": "text/event-stream"}), event, HANG]
-        await failing(session(broken, transport="sse", open_seconds=1))
+        await failing(session(broken, transport="sse", open_timeout=1))
         assert other.connections == 0
 
 
@@ -272,7 +274,7 @@ async def test_sse_server_that_refuses_a_message_is_reported(broken: Broken) -> 
             return status(502)
 
     async with Old() as old:
-        failure = await failing(session(old, transport="sse", open_seconds=30))
+        failure = await failing(session(old, transport="sse", open_timeout=30))
         assert failure == http_error(502, "502 Bad Gateway")
 
 
@@ -399,7 +401,7 @@ async def test_deep_schema_of_a_program_does_not_take_the_other_tools_with_it(tm
     page = json_text({"tools": [{"name": "deep", "inputSchema": nested(300)}, GOOD]})
     program = tmp_path / "program.py"
     program.write_text(f"PAGE = {page!r}\n{PROGRAM}")
-    connection = ServerConnection(ServerAddress(command=(sys.executable, str(program))))
+    connection = ServerConnection(ServerAddress(MCPServer(command=[sys.executable, str(program)])))
     await connection.open()
     tools, _ = await connection.list_tools()
     assert [tool["name"] for tool in tools] == ["deep", "add"]
@@ -512,7 +514,8 @@ async def test_redirect_of_a_caller_to_a_forbidden_address_is_not_followed(
         fields = {"type": "mcp", "server_label": "mine"}
         declared = Declaration(fields, {**fields, "server_url": url}, "tools[0]", "", "resp_1", "chain")
         async with tool.open(declared) as opened:
-            connection = ServerConnection(replace(opened._address, open_seconds=2))
+            settings = opened._address.settings.model_copy(update={"open_timeout": 2})
+            connection = ServerConnection(replace(opened._address, settings=settings))
             with suppress(MCPFailure):
                 await connection.open()
             await close(connection)
