@@ -1,8 +1,8 @@
 """
 Client APIs: request formats other than the Responses API, translated to responses and back.
 
-Each row in `CLIENT_APIS` has a pure reader (client's request to `CreateResponse` fields) and a pure writer (Responses
-events to the client's stream or JSON).
+Each row in `CLIENT_APIS` has a pure reader (client's request to `CreateResponse` fields), which also chooses the pure
+writer (Responses events to the client's stream or JSON) and its options.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from app.core.types import JSONObject
 from app.core.types.request import Event, Response
@@ -19,22 +19,6 @@ from app.errors import APIError
 from app.loading import import_object
 
 _QUOTED = re.compile(r"'([\w.\[\]]+)'")
-
-
-class ClientRequest(NamedTuple):
-    # Unvalidated `CreateResponse` fields, and `stop`, `seed` and others that the Responses API lacks.
-    fields: JSONObject
-    warnings: Sequence[str] = ()  # a sentence per dropped or changed field
-    # Responses field to client field, for errors and warnings: `{"input[3]": "messages[2].tool_calls[0].function"}`.
-    client_paths: Mapping[str, str] = MappingProxyType({})
-    options: Any = None
-    # Dropped with a warning if the backend rejects them, for example `reasoning.effort`.
-    preferences: frozenset[str] = frozenset()
-
-
-class Ending(NamedTuple):
-    response: Response  # completed or incomplete, with output and usage
-    stop_sequence: str | None = None
 
 
 class ClientWriter(Protocol):
@@ -46,15 +30,27 @@ class ClientWriter(Protocol):
         """
         ...
 
-    def end(self, ending: Ending) -> bytes: ...
+    # The response is completed or incomplete, with output and usage.
 
-    def document(self, ending: Ending) -> JSONObject: ...
+    def end(self, response: Response, stop_sequence: str | None = None) -> bytes: ...
+
+    def document(self, response: Response, stop_sequence: str | None = None) -> JSONObject: ...
+
+
+class ClientRequest(NamedTuple):
+    # Unvalidated `CreateResponse` fields, and `stop`, `seed` and others that the Responses API lacks.
+    fields: JSONObject
+    writer: Callable[[], ClientWriter]
+    warnings: Sequence[str] = ()  # a sentence per dropped or changed field
+    # Responses field to client field, for errors and warnings: `{"input[3]": "messages[2].tool_calls[0].function"}`.
+    client_paths: Mapping[str, str] = MappingProxyType({})
+    # Dropped with a warning if the backend rejects them, for example `reasoning.effort`.
+    preferences: frozenset[str] = frozenset()
 
 
 class ClientAPI(NamedTuple):
     # Reads a JSON body and HTTP headers (names in lower case); raises `InvalidRequest` with the client's field.
     read: Callable[[JSONObject, Mapping[str, str]], ClientRequest]
-    writer: Callable[[ClientRequest, Response], ClientWriter]
     # Hosted tool types in a JSON body, by Responses API names.
     hosted_types: Callable[[JSONObject], set[str]]
     heartbeat: bytes

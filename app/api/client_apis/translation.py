@@ -9,7 +9,7 @@ from starlette.responses import Response as HTTPResponse
 from starlette.types import Scope
 
 from app.api import idempotency
-from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending, renamed_error, renamed_warnings
+from app.api.client_apis import ClientAPI, ClientRequest, renamed_error, renamed_warnings
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_body, error_event
 from app.api.idempotency import KeyClaim
@@ -22,7 +22,7 @@ from app.core.stream.event_batch import EventBatch
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 from app.errors import APIError
-from app.responses import Caller, Run
+from app.responses import Caller
 from app.responses.inspection import Inspection
 
 
@@ -122,15 +122,11 @@ class _Answer(Answer):
     """A response in the client's format."""
 
     last = b""
-    _writer: ClientWriter
 
     def __init__(self, request: TranslatedRequest, scope: Scope, *own: Any) -> None:
         super().__init__(*own)
         self._client, self._read, self._scope = request.client, request.read, scope
-
-    def begin(self, run: Run) -> None:
-        super().begin(run)
-        self._writer = self._client.writer(self._read, run.response)
+        self._writer = self._read.writer()
 
     def encode(self, events: EventBatch) -> bytes:
         write = self._writer.event
@@ -146,7 +142,7 @@ class _Answer(Answer):
         if event_type == "response.failed":
             failure = self._run.failure or APIError("The response failed.")
             return error_event(renamed_error(failure, self._read.client_paths), self._scope)
-        return self._writer.end(Ending(self._run.response, self._run.stop_sequence))
+        return self._writer.end(self._run.response, self._run.stop_sequence)
 
     def beat(self) -> bytes:
         return self._client.heartbeat
@@ -158,7 +154,7 @@ class _Answer(Answer):
             if not self._run.answering:
                 raise error
             return error_body(error, self._scope)
-        return self._writer.document(Ending(self._run.response, self._run.stop_sequence))
+        return self._writer.document(self._run.response, self._run.stop_sequence)
 
     def headers(self) -> Mapping[str, str]:
         warnings = [*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.client_paths)]

@@ -189,7 +189,7 @@ class Answer:
                 await admission.acquire_slots()
             observers = [claim] if claim else ()
             run = await self._api.responses.create(body, self._caller, account=admission, observers=observers)
-            self.begin(run)
+            self._run = run
             if body.background:
                 response = await background_response(body, run, self._caller, self._api)
                 if claim:
@@ -208,9 +208,6 @@ class Answer:
                 answer.headers.update(self.headers())
                 return answer
             return client_disconnected()
-
-    def begin(self, run: Run) -> None:
-        self._run = run
 
     def _event_stream(self) -> EventStream[EventBatch]:
         run, api = self._run, self._api

@@ -2,7 +2,6 @@
 
 from app.api.client_apis import ClientAPI
 from app.api.client_apis.chat.reader import hosted_types, read_chat
-from app.api.client_apis.chat.writer import ChatWriter
 from app.core.sse.encoder import COMMENT
 
-CHAT_API = ClientAPI(read=read_chat, writer=ChatWriter, hosted_types=hosted_types, heartbeat=COMMENT)
+CHAT_API = ClientAPI(read=read_chat, hosted_types=hosted_types, heartbeat=COMMENT)

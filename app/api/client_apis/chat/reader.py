@@ -8,22 +8,18 @@ after translation, as `CreateResponse`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StringConstraints
 
 from app.api.client_apis import ClientRequest
+from app.api.client_apis.chat.writer import ChatWriter
 from app.api.request_body import validate
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.content import Tagged, Text, record, tag_of, validated_as
 from app.core.types.request import CallId, CreateResponse, Effort, Integer, RequestBody
 from app.errors import Warnings, quote
-
-
-class ChatOptions(NamedTuple):
-    include_usage: bool = False  # a stream ends with the usage
-    metadata: Mapping[str, str] | None = None  # returned in the JSON response
-
 
 # Same name and meaning in both APIs.
 _SAME = frozenset(
@@ -88,11 +84,12 @@ class _Reading:
             self._read_message(f"messages[{index}]", message)
         fields: JSONObject = {**self._parameters(), "input": self._items}
         self._add_tools(fields)
-        options = body.stream_options
-        usage = bool(options and options.include_usage)
-        return ClientRequest(
-            fields, [*self._warnings], self._client_paths, ChatOptions(usage, (body.model_extra or {}).get("metadata"))
+        writer = partial(
+            ChatWriter,
+            include_usage=bool(body.stream_options and body.stream_options.include_usage),
+            metadata=(body.model_extra or {}).get("metadata"),
         )
+        return ClientRequest(fields, writer, [*self._warnings], self._client_paths)
 
     def _parameters(self) -> JSONObject:
         body = self._body

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from app.api.client_apis import ClientRequest, Ending
-from app.api.client_apis.chat.reader import ChatOptions
 from app.core.bounded_json import dumps
 from app.core.sse.encoder import DONE_FRAME
 from app.core.types import JSONMapping, JSONObject, json_list
@@ -21,24 +19,18 @@ _BETWEEN = "\n\n"
 
 
 class ChatWriter:
-    def __init__(self, request: ClientRequest, response: Response) -> None:
-        self._options: ChatOptions = request.options
-        self._head = {
-            "id": f"chatcmpl-{response['id'].partition('_')[2]}",
-            "object": "chat.completion.chunk",
-            "created": response["created_at"],
-            "model": response["model"],
-        }
-        # A chunk's bytes before and after its delta.
-        chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
-        self._before, _, self._after = (b"data: " + dumps(chunk) + b"\n\n").rpartition(b'"\\\\"')
+    def __init__(self, *, include_usage: bool = False, metadata: Mapping[str, str] | None = None) -> None:
+        """`include_usage`: a stream ends with the usage; `metadata` is returned in the JSON response."""
+        self._include_usage, self._metadata = include_usage, metadata
+        self._head: JSONObject = {}
+        self._before = self._after = b""  # a chunk's bytes before and after its delta
         self._content = _Joined()
         self._reasoning = _Joined()
         self._images = 0
         self._calls: dict[str, int] = {}  # by item id
 
     def _chunk(self, *choices: JSONObject) -> JSONObject:
-        usage = {"usage": None} if self._options.include_usage else {}
+        usage = {"usage": None} if self._include_usage else {}
         return {**self._head, "choices": [*choices], **usage}
 
     def event(self, event: Event) -> bytes:
@@ -49,6 +41,9 @@ class ChatWriter:
         return self._before + dumps(delta) + self._after
 
     def _created(self, event: Event) -> bytes:
+        self._head = _head(event["response"], "chat.completion.chunk")
+        chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
+        self._before, _, self._after = (b"data: " + dumps(chunk) + b"\n\n").rpartition(b'"\\\\"')
         return self._delta({"role": "assistant", "content": ""})
 
     def _text(self, event: JSONMapping) -> bytes:
@@ -88,19 +83,17 @@ class ChatWriter:
         custom = {"input": event["delta"]}
         return self._delta({"tool_calls": [{"index": self._calls[event["item_id"]], "custom": custom}]})
 
-    def end(self, ending: Ending) -> bytes:
-        response = ending.response
+    def end(self, response: Response, stop_sequence: str | None = None) -> bytes:
         frames = []
         if annotations := _annotations(response["output"]):
             frames.append(self._delta({"annotations": annotations}))
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": _finish_reason(response)}
         frames.append(b"data: " + dumps({**self._chunk(choice), **_service_tier(response)}) + b"\n\n")
-        if self._options.include_usage:
+        if self._include_usage:
             frames.append(b"data: " + dumps({**self._chunk(), "usage": _usage(response)}) + b"\n\n")
         return b"".join([*frames, DONE_FRAME])
 
-    def document(self, ending: Ending) -> JSONObject:
-        response = ending.response
+    def document(self, response: Response, stop_sequence: str | None = None) -> JSONObject:
         output = response["output"]
         content, refusal, logprobs = _text_of(output)
         message: JSONObject = {"role": "assistant", "content": content, "refusal": refusal}
@@ -118,10 +111,9 @@ class ChatWriter:
             "logprobs": _logprobs(logprobs) if logprobs else None,
             "finish_reason": _finish_reason(response),
         }
-        metadata = {"metadata": self._options.metadata} if self._options.metadata else {}
+        metadata = {"metadata": self._metadata} if self._metadata else {}
         return {
-            **self._head,
-            "object": "chat.completion",
+            **_head(response, "chat.completion"),
             "choices": [choice],
             "usage": _usage(response),
             **_service_tier(response),
@@ -138,6 +130,15 @@ class ChatWriter:
         "response.output_item.done": _item_done,
         "response.function_call_arguments.delta": _arguments,
         "response.custom_tool_call_input.delta": _input,
+    }
+
+
+def _head(response: Response, kind: str) -> JSONObject:
+    return {
+        "id": f"chatcmpl-{response['id'].partition('_')[2]}",
+        "object": kind,
+        "created": response["created_at"],
+        "model": response["model"],
     }
 
 

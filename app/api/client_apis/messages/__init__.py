@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from app.api.client_apis import ClientAPI
 from app.api.client_apis.messages.hosted import named_types
 from app.api.client_apis.messages.reader import read_messages
-from app.api.client_apis.messages.writer import PING, MessagesWriter
+from app.api.client_apis.messages.writer import PING
 from app.observability import log_context
 
 
@@ -18,7 +18,6 @@ def _headers() -> Mapping[str, str]:
 
 MESSAGES_API = ClientAPI(
     read=read_messages,
-    writer=lambda request, response: MessagesWriter(request.options),
     hosted_types=named_types,
     heartbeat=PING,
     headers=_headers,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from app.api.client_apis import ClientRequest
 from app.api.client_apis.messages.hosted import SHOWN_FIELDS, hosted_item
 from app.api.client_apis.messages.schema import MessagesRequest
-from app.api.client_apis.messages.tools import read_tools, short_name
+from app.api.client_apis.messages.tools import ToolReader, short_name
+from app.api.client_apis.messages.writer import MessagesWriter
 from app.api.request_body import validate
 from app.core.bounded_json import to_json
 from app.core.history.compaction import CONTENT_MARK
@@ -38,18 +39,14 @@ _PREFERENCES = frozenset({"reasoning", "reasoning.effort", "prompt_cache_breakpo
 _MAX_IDENTIFIER = 128  # characters
 
 
-class WriterOptions(NamedTuple):
-    shows_thinking: bool = True
-    names: Mapping[str, str] = {}  # original tool names by truncated names
-
-
 def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
     """Raises `InvalidRequest` with the invalid field."""
     request = validate({name: value for name, value in body.items() if value is not None}, MessagesRequest, 0)
     extra = request.model_extra or {}
     _refuse_unsupported(extra)
     warnings = Warnings()
-    tools = read_tools(request.tools, request.mcp_servers, request.tool_choice, warnings)
+    tools = ToolReader(warnings)
+    tool_fields = tools.read(request.tools, request.mcp_servers, request.tool_choice)
     reader = _ItemReader(warnings, short_name)
     instructions = _read_system(request, reader)
     for index, message in enumerate(request.messages):
@@ -62,7 +59,7 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
         warnings.add("The conversation ends with an assistant message; not every model continues it.")
     fields: JSONObject = {
         **_unknown(extra, warnings),
-        **tools.fields,
+        **tool_fields,
         **_options(request),
         **_reasoning(request),
         **_metadata(request),
@@ -75,7 +72,8 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
     thinking = json_object(request.thinking)
     shown = thinking.get("type") != "disabled" and thinking.get("display") != "omitted"
     client_paths = {**_CLIENT_PATHS, **tools.client_paths, **reader.client_paths}
-    return ClientRequest(fields, [*warnings], client_paths, WriterOptions(shown, tools.names), _PREFERENCES)
+    writer = partial(MessagesWriter, shows_thinking=shown, names=tools.names)
+    return ClientRequest(fields, writer, [*warnings], client_paths, _PREFERENCES)
 
 
 # For errors and warnings.

@@ -8,10 +8,10 @@ tools become hosted tools.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import orjson
 
@@ -29,58 +29,72 @@ def short_name(name: str) -> str:
     return f"{name[: _MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-class ReadTools(NamedTuple):
-    fields: JSONObject
-    names: Mapping[str, str]  # original names by truncated names
-    client_paths: Mapping[str, str]  # see `ClientRequest`
-
-
 _NOT_DISABLED = (
     "Single tools of an MCP server cannot be disabled; 'configs' was ignored. Enable the tools you need instead."
 )
 
 
-class _ToolReader:
+class ToolReader:
     def __init__(self, warnings: Warnings) -> None:
-        self.tools: list[JSONObject] = []
-        self.client_paths: dict[str, str] = {}
-        self.limits: list[object] = []  # `max_uses` of hosted tools
+        self.client_paths: dict[str, str] = {}  # see `ClientRequest`
+        self.names: dict[str, str] = {}  # original names by truncated names
+        self._tools: list[JSONObject] = []
+        self._limits: list[object] = []  # `max_uses` of hosted tools
         self._warnings = warnings
 
-    def add(self, tool: JSONObject, path: str) -> None:
-        self.client_paths[f"tools[{len(self.tools)}].parameters"] = f"{path}.input_schema"
-        self.client_paths[f"tools[{len(self.tools)}]"] = path
-        self.tools.append(tool)
+    def read(
+        self, tools: Sequence[JSONMapping], servers: Sequence[JSONMapping], choice: JSONMapping | None
+    ) -> JSONObject:
+        """Returns request fields. Raises `InvalidRequest` if `choice` names an undeclared tool."""
+        self._read_tools(tools)
+        self._read_servers(servers, tools)
+        fields: JSONObject = {"tools": self._tools} if self._tools else {}
+        if self._limits and all(self._limits):
+            fields["max_tool_calls"] = sum(limit for limit in self._limits if isinstance(limit, int))
+        elif any(self._limits):
+            self._warnings.add("The parameter 'max_uses' was ignored: it must be set for all hosted tools or for none.")
+        if choice:
+            fields |= _choice(choice, tools)
+        for tool in tools:
+            name = json_text(tool.get("name"))
+            if (short := short_name(name)) != name:
+                self.names[short] = name
+        return fields
 
-    def read(self, tools: Sequence[JSONMapping]) -> None:
+    def _add(self, tool: JSONObject, path: str) -> None:
+        self.client_paths[f"tools[{len(self._tools)}].parameters"] = f"{path}.input_schema"
+        self.client_paths[f"tools[{len(self._tools)}]"] = path
+        self._tools.append(tool)
+
+    def _read_tools(self, tools: Sequence[JSONMapping]) -> None:
         web: list[JSONMapping] = []
         for number, tool in enumerate(tools):
             kind, path = json_text(tool.get("type")) or "custom", f"tools[{number}]"
             if kind == "custom":
                 declared: JSONObject = {"type": "function", "name": short_name(tool["name"])}
                 fields = {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
-                self.add({**declared, "parameters": tool["input_schema"], **fields}, path)
+                self._add({**declared, "parameters": tool["input_schema"], **fields}, path)
                 for name in sorted(tool.keys() - _FIELDS):
                     self._warnings.add(f"The unknown parameter {quote(f'tools[].{name}')} was ignored.")
             elif found := hosted_type(kind):
-                self.limits.append(tool.get("max_uses"))
+                self._limits.append(tool.get("max_uses"))
                 if found == "web_search":
                     web.append(tool)
                     if len(web) == 1:
-                        self.add({}, path)
+                        self._add({}, path)
                 else:
-                    self.add({"type": found, "container": {"type": "auto"}}, path)
+                    self._add({"type": found, "container": {"type": "auto"}}, path)
             elif client_tool := _client_tool(tool, kind):
-                self.add(client_tool, path)
+                self._add(client_tool, path)
             elif kind != "mcp_toolset":
                 self._warnings.add(
                     _UNKNOWN.get(kind.rstrip("_0123456789"), f"Tools of unknown type {quote(kind)} were ignored.")
                 )
-        for declared in self.tools:
+        for declared in self._tools:
             if not declared:
                 declared.update(web_tool(web))
 
-    def read_servers(self, servers: Sequence[JSONMapping], tools: Sequence[JSONMapping]) -> None:
+    def _read_servers(self, servers: Sequence[JSONMapping], tools: Sequence[JSONMapping]) -> None:
         """A toolset in `tools` can select a server's tools."""
         toolsets = {tool.get("mcp_server_name"): tool for tool in tools if tool.get("type") == "mcp_toolset"}
         for number, server in enumerate(servers):
@@ -90,25 +104,7 @@ class _ToolReader:
             if default and any(json_object(config).get("enabled") is False for config in configs):
                 self._warnings.add(_NOT_DISABLED)
             if is_enabled(server):
-                self.add(mcp_tool(server, toolset), f"mcp_servers[{number}]")
-
-
-def read_tools(
-    tools: Sequence[JSONMapping], servers: Sequence[JSONMapping], choice: JSONMapping | None, warnings: Warnings
-) -> ReadTools:
-    """Raises `InvalidRequest` if `choice` names an undeclared tool."""
-    reader = _ToolReader(warnings)
-    reader.read(tools)
-    reader.read_servers(servers, tools)
-    fields: JSONObject = {"tools": reader.tools} if reader.tools else {}
-    if reader.limits and all(reader.limits):
-        fields["max_tool_calls"] = sum(limit for limit in reader.limits if isinstance(limit, int))
-    elif any(reader.limits):
-        warnings.add("The parameter 'max_uses' was ignored: it must be set for all hosted tools or for none.")
-    if choice:
-        fields |= _choice(choice, tools)
-    names = {short: name for tool in tools if (short := short_name(name := json_text(tool.get("name")))) != name}
-    return ReadTools(fields, names, reader.client_paths)
+                self._add(mcp_tool(server, toolset), f"mcp_servers[{number}]")
 
 
 # The last four fields do not affect the response.

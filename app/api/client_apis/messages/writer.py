@@ -15,9 +15,7 @@ from typing import Any, ClassVar
 import orjson
 import pydantic_core
 
-from app.api.client_apis import Ending
 from app.api.client_apis.messages.hosted import hosted_blocks, server_tool_usage
-from app.api.client_apis.messages.reader import WriterOptions
 from app.core.bounded_json import dumps
 from app.core.types import Item, JSONMapping, JSONObject, Response, json_list, json_object, json_text
 from app.core.types.request import Event
@@ -36,8 +34,9 @@ def _frame(event: JSONObject) -> bytes:
 
 
 class MessagesWriter:
-    def __init__(self, options: WriterOptions) -> None:
-        self._options = options
+    def __init__(self, *, shows_thinking: bool = True, names: Mapping[str, str] = {}) -> None:
+        """`names`: original tool names by truncated names."""
+        self._shows_thinking, self._names = shows_thinking, names
         # Queued events of unfinished items, by output index. The first item's events are written at once.
         self._waiting: dict[int, list[Event]] = {}
         self._index = -1  # of the current block
@@ -77,14 +76,40 @@ class MessagesWriter:
         write = self._events.get(event["type"])
         return write(self, event) if write else b""
 
-    def end(self, ending: Ending) -> bytes:
-        delta = {"type": "message_delta", "delta": _stop_fields(ending), "usage": usage_fields(ending.response)}
+    def end(self, response: Response, stop_sequence: str | None = None) -> bytes:
+        stop = _stop_fields(response, stop_sequence)
+        delta = {"type": "message_delta", "delta": stop, "usage": usage_fields(response)}
         return _frame(delta) + _frame({"type": "message_stop"})
 
-    def document(self, ending: Ending) -> JSONObject:
-        response = ending.response
-        content = [block for item in response["output"] for block in _blocks_of(item, self._options)]
-        return {**_empty_message(response), "content": content, **_stop_fields(ending), "usage": usage_fields(response)}
+    def document(self, response: Response, stop_sequence: str | None = None) -> JSONObject:
+        return {
+            **_empty_message(response),
+            "content": [block for item in response["output"] for block in self._blocks_of(item)],
+            **_stop_fields(response, stop_sequence),
+            "usage": usage_fields(response),
+        }
+
+    def _blocks_of(self, item: Item) -> list[JSONObject]:
+        """Empty for item types without blocks."""
+        if item["type"] == "message":
+            return _message_blocks(item)
+        if item["type"] == "reasoning":
+            return self._reasoning_blocks(item)
+        if item["type"] == "function_call":
+            try:  # truncated JSON yields the complete fields, invalid JSON {}
+                arguments = json_object(pydantic_core.from_json(item["arguments"], allow_partial=True))
+            except ValueError:
+                arguments = {}
+            return [{**self._tool_use(item), "input": arguments}]
+        return hosted_blocks(item)
+
+    def _reasoning_blocks(self, item: Item) -> list[JSONObject]:
+        parts = [*json_list(item.get("summary")), *json_list(item.get("content"))]
+        text = PARAGRAPH.join(filter(None, (json_text(part.get("text")) for part in parts)))
+        signature = item.get("encrypted_content") or ""
+        if text and self._shows_thinking:
+            return [{"type": "thinking", "thinking": text, "signature": signature}]
+        return [{"type": "redacted_thinking", "data": signature}] if signature else []
 
     # Blocks.
 
@@ -106,7 +131,12 @@ class MessagesWriter:
 
     def _item_added(self, event: Event) -> bytes:
         item = event["item"]
-        return self._start(tool_use(item, self._options)) if item["type"] == "function_call" else b""
+        return self._start(self._tool_use(item)) if item["type"] == "function_call" else b""
+
+    def _tool_use(self, item: Item) -> JSONObject:
+        """The initial block, without input."""
+        name = self._names.get(item["name"], item["name"])
+        return {"type": "tool_use", "id": item["call_id"], "name": name, "input": {}}
 
     def _start_text(self) -> bytes:
         return b"" if self._is_open else self._start({"type": "text", "text": ""})
@@ -124,7 +154,7 @@ class MessagesWriter:
         return b"" if event["part"]["type"] == "reasoning_text" else self._stop()
 
     def _reasoning(self, event: Event) -> bytes:
-        if not self._options.shows_thinking or not event["delta"]:
+        if not self._shows_thinking or not event["delta"]:
             return b""
         part = (event["type"], event.get("content_index"), event.get("summary_index"))
         earlier, self._thought = self._thought, part
@@ -192,17 +222,6 @@ def _empty_message(response: Response) -> JSONObject:
     }
 
 
-def _blocks_of(item: Item, options: WriterOptions) -> list[JSONObject]:
-    """Empty for item types without blocks."""
-    if item["type"] == "message":
-        return _message_blocks(item)
-    if item["type"] == "reasoning":
-        return _reasoning_blocks(item, options)
-    if item["type"] == "function_call":
-        return [{**tool_use(item, options), "input": _tool_input(item["arguments"])}]
-    return hosted_blocks(item)
-
-
 def _message_blocks(item: Item) -> list[JSONObject]:
     blocks = []
     for part in json_list(item.get("content")):
@@ -211,29 +230,6 @@ def _message_blocks(item: Item) -> list[JSONObject]:
         if text or citations:
             blocks.append({"type": "text", "text": text, **({"citations": citations} if citations else {})})
     return blocks
-
-
-def _reasoning_blocks(item: Item, options: WriterOptions) -> list[JSONObject]:
-    parts = [*json_list(item.get("summary")), *json_list(item.get("content"))]
-    text = PARAGRAPH.join(filter(None, (json_text(part.get("text")) for part in parts)))
-    signature = item.get("encrypted_content") or ""
-    if text and options.shows_thinking:
-        return [{"type": "thinking", "thinking": text, "signature": signature}]
-    return [{"type": "redacted_thinking", "data": signature}] if signature else []
-
-
-def tool_use(item: Item, options: WriterOptions) -> JSONObject:
-    """The initial block, without input."""
-    name = options.names.get(item["name"], item["name"])
-    return {"type": "tool_use", "id": item["call_id"], "name": name, "input": {}}
-
-
-def _tool_input(arguments: str) -> JSONObject:
-    """Truncated JSON yields the complete fields, invalid JSON {}."""
-    try:
-        return json_object(pydantic_core.from_json(arguments, allow_partial=True))
-    except ValueError:
-        return {}
 
 
 def citation(annotation: JSONMapping) -> JSONObject:
@@ -257,16 +253,15 @@ def citation(annotation: JSONMapping) -> JSONObject:
     }
 
 
-def _stop_fields(ending: Ending) -> JSONObject:
-    response = ending.response
+def _stop_fields(response: Response, stop_sequence: str | None) -> JSONObject:
     output = response["output"]
     parts = [part for item in output if item["type"] == "message" for part in json_list(item.get("content"))]
     refusals = [json_text(part.get("refusal")) for part in parts if part["type"] == "refusal"]
     if response["status"] == "incomplete":
         details: Any = response.get("incomplete_details") or {}
         reason = "refusal" if details.get("reason") == "content_filter" else "max_tokens"
-    elif ending.stop_sequence is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": ending.stop_sequence}
+    elif stop_sequence is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop_sequence}
     elif any(item["type"] == "function_call" for item in output):
         reason = "tool_use"
     else:

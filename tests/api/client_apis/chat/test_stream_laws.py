@@ -14,8 +14,6 @@ from openai._models import construct_type_unchecked
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from app.api.client_apis import ClientRequest, Ending
-from app.api.client_apis.chat.reader import ChatOptions
 from app.api.client_apis.chat.writer import ChatWriter
 from app.core.types.deltas import DONE
 from app.core.types.request import Event
@@ -35,9 +33,9 @@ def recorded() -> Iterator[Callable[[str], list[Event]]]:
 
 def check(events: list[Event]) -> None:
     """Check the stream and the JSON answer for events with a completed or incomplete response."""
-    writer = ChatWriter(ClientRequest({}, options=ChatOptions(include_usage=True)), events[0]["response"])
-    ending = Ending(events[-1]["response"])
-    body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(ending)
+    writer = ChatWriter(include_usage=True)
+    response = events[-1]["response"]
+    body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(response)
     *frames, last, rest = body.decode().split("\n\n")
     assert (last, rest) == ("data: [DONE]", "")
     state: Any = ChatCompletionStreamState()
@@ -45,7 +43,7 @@ def check(events: list[Event]) -> None:
         data = json.loads(frame.removeprefix("data: "))
         # Like the SDK: its chunk type lacks custom tool calls.
         state.handle_chunk(construct_type_unchecked(value=data, type_=ChatCompletionChunk))
-    document = writer.document(ending)
+    document = writer.document(response)
     ChatCompletion.model_validate(document)
     assert _comparable(state.current_completion_snapshot.to_dict()) == _comparable(document)
 

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.api.client_apis import ClientRequest, Ending
-from app.api.client_apis.chat.reader import ChatOptions
 from app.api.client_apis.chat.writer import ChatWriter
 from app.core.stream.event_types import CONTENT_REASONING
 from app.core.stream.replay import replayed_events
@@ -40,12 +38,11 @@ def response(*output: Any, status: str = "completed", reason: str | None = None)
 
 def written(final: Any, *, include_usage: bool = False) -> tuple[dict[str, Any], list[Any]]:
     """The JSON answer, and the chunks of the stream, for a response."""
-    writer = ChatWriter(ClientRequest({}, options=ChatOptions(include_usage)), final)
+    writer = ChatWriter(include_usage=include_usage)
     events = replayed_events(final, CONTENT_REASONING).events()
-    ending = Ending(final)
-    body = b"".join(writer.event(event) for event in events[:-1]) + writer.end(ending)
+    body = b"".join(writer.event(event) for event in events[:-1]) + writer.end(final)
     frames = [frame.removeprefix("data: ") for frame in body.decode().split("\n\n")]
-    return writer.document(ending), [json.loads(frame) for frame in frames if frame.startswith("{")]
+    return writer.document(final), [json.loads(frame) for frame in frames if frame.startswith("{")]
 
 
 def message_of(document: dict[str, Any]) -> Any:

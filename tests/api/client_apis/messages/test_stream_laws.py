@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from app.api.client_apis import Ending
-from app.api.client_apis.messages.reader import WriterOptions
 from app.api.client_apis.messages.writer import MessagesWriter
 from app.core.types.deltas import DONE
 from app.core.types.request import Event
@@ -36,12 +34,12 @@ def recorded() -> Iterator[Callable[[str], list[Event]]]:
         yield functools.cache(lambda name: runner.run(play(load(name), ()))[0])
 
 
-def check(events: list[Event], options: WriterOptions) -> None:
+def check(events: list[Event], *, shows_thinking: bool) -> None:
     """Check the stream and the JSON answer for events with a completed or incomplete response."""
-    writer = MessagesWriter(options)
-    ending = Ending(events[-1]["response"])
-    body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(ending)
-    document = writer.document(ending)
+    writer = MessagesWriter(shows_thinking=shows_thinking)
+    response = events[-1]["response"]
+    body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(response)
+    document = writer.document(response)
     assert accumulated(body) == document
     for event in frames(body):
         EVENT.validate_python(event)
@@ -59,7 +57,7 @@ def test_recorded_answer_is_the_same_streamed_and_whole(
 ) -> None:
     events = recorded(name)
     if events and events[-1]["type"] in ENDED:
-        check(events, WriterOptions(shows_thinking))
+        check(events, shows_thinking=shows_thinking)
 
 
 @settings(max_examples=150, deadline=None)
@@ -67,4 +65,4 @@ def test_recorded_answer_is_the_same_streamed_and_whole(
 def test_random_answer_is_the_same_streamed_and_whole(chunks: list[Any], shows_thinking: bool) -> None:
     events = answer([*chunks, DONE])
     if events[-1]["type"] in ENDED:
-        check(events, WriterOptions(shows_thinking))
+        check(events, shows_thinking=shows_thinking)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from app.api.client_apis import Ending
-from app.api.client_apis.messages.reader import WriterOptions
 from app.api.client_apis.messages.writer import MessagesWriter
 from app.core.items import CUSTOM_TOOL_CALL, FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.stream.event_builder import EventBuilder
@@ -33,7 +31,7 @@ def finished(
     *,
     reason: str | None = None,
     stop_sequence: str | None = None,
-    options: WriterOptions | None = None,
+    options: Mapping[str, Any] = {},
     usage: Any = USAGE,
 ) -> tuple[Any, list[Any]]:
     """Return the message and events for an answer that is incomplete for this reason."""
@@ -47,10 +45,9 @@ def finished(
         made.complete()
     made.end()
     *events, _ = made.pop_events().events()
-    writer = MessagesWriter(options or WriterOptions())
-    ending = Ending(made.response, stop_sequence)
-    body = b"".join(map(writer.event, events)) + writer.end(ending)
-    document, written = writer.document(ending), frames(body)
+    writer = MessagesWriter(**options)
+    body = b"".join(map(writer.event, events)) + writer.end(made.response, stop_sequence)
+    document, written = writer.document(made.response, stop_sequence), frames(body)
     assert accumulated(body) == document
     for event in written:
         EVENT.validate_python(event)
@@ -97,7 +94,7 @@ def test_thinking_ends_with_its_signature() -> None:
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "antiphon1.sealed"}
     assert content(write) == [thinking, {"type": "text", "text": "Hi"}]
     hidden = {"type": "redacted_thinking", "data": "antiphon1.sealed"}
-    assert content(write, options=WriterOptions(shows_thinking=False)) == [hidden, {"type": "text", "text": "Hi"}]
+    assert content(write, options={"shows_thinking": False}) == [hidden, {"type": "text", "text": "Hi"}]
 
 
 def test_parts_of_a_summary_are_one_block_of_paragraphs() -> None:
@@ -129,9 +126,7 @@ def test_call_ends_the_turn_of_the_model() -> None:
 
 def test_cut_tool_name_is_written_whole() -> None:
     binding = ToolBinding(FUNCTION_CALL, {"name": "short"})
-    (block,) = content(
-        lambda made: made.call("toolu_1", binding), options=WriterOptions(names={"short": "the_long_one"})
-    )
+    (block,) = content(lambda made: made.call("toolu_1", binding), options={"names": {"short": "the_long_one"}})
     assert block["name"] == "the_long_one"
 
 
