@@ -60,8 +60,11 @@ class Assets:
         self._files: dict[Path, tuple[tuple[int, int], Asset]] = {}
         self._studio: tuple[object, Studio] | None = None
 
-    def file(self, path: Path) -> Asset:
-        """Raises `OSError`."""
+    def file(self, name: str) -> Asset:
+        """`name` is a path below the folder; raises `OSError`."""
+        path = self.root / name
+        if ".." in name.split("/") or not path.is_relative_to(self.root):
+            raise FileNotFoundError(name)
         status = path.stat()
         state = (status.st_mtime_ns, status.st_size)
         known = self._files.get(path)
@@ -89,10 +92,10 @@ class Assets:
             return (self.root / path).read_text(encoding="utf-8")
 
         page = read("index.html")
-        bundle = concatenated("js/main.js", read)
-        texts = {**bundle.scripts, "css/studio.css": joined_styles(_STYLE_SHEET.findall(page), read)}
+        scripts, vendored = concatenated("js/main.js", read)
+        texts = {**scripts, "css/studio.css": joined_styles(_STYLE_SHEET.findall(page), read)}
         made = {name: Asset.of(text.encode(), name) for name, text in texts.items()}
-        return Studio(version, Asset.of(bundled_page(page, version, bundle.vendored).encode(), "index.html"), made)
+        return Studio(version, Asset.of(bundled_page(page, version, vendored).encode(), "index.html"), made)
 
 
 _IMPORT = re.compile(r'^import\s+(?:(\{[^}]*\}|\*\s+as\s+\w+|\w+)\s+from\s+)?"([^"]+)";[ \t]*$', re.MULTILINE)
@@ -104,34 +107,28 @@ _RENAMED = re.compile(r"\s+as\s+")
 _STYLE_SHEET = re.compile(r'[ \t]*<link rel="stylesheet" href="studio/([^"]+)">\n')
 
 
-class BundleError(Exception): ...
-
-
-class Bundle(NamedTuple):
-    scripts: dict[str, str]  # by path: the main script, and one per module loaded with `import()`
-    vendored: list[str]  # imported by the main script
-
-
-def concatenated(main: str, read: Callable[[str], str], *, script: str = "js/studio.js") -> Bundle:
+def concatenated(
+    main: str, read: Callable[[str], str], *, script: str = "js/studio.js"
+) -> tuple[dict[str, str], list[str]]:
     """
-    Concatenate the module `main` and its imports into `script`; raises `BundleError`.
+    Concatenate the module `main` and its imports into `script`; raises `ValueError`.
 
-    A module loaded with `import()` becomes another script at its own path, together with imports not contained in
-    earlier scripts. Paths are relative to the page's root; `read` returns a file's text.
+    Returns scripts by path, and the vendored modules that `script` imports. A module loaded with `import()` becomes
+    another script at its own path, together with imports not contained in earlier scripts. Paths are relative to the
+    page's root; `read` returns a file's text.
     """
-    bundle = Bundle({}, [])
+    scripts: dict[str, str] = {}
     owners: dict[str, _Script] = {}
-    waiting = {main: _Script(script, read, owners)}
+    first = _Script(script, read, owners)
+    waiting = {main: first}
     while waiting:
         module, current = waiting.popitem()
         current.add(module)
-        bundle.scripts[current.path] = current.text(None if module == main else module)
-        if module == main:
-            bundle.vendored.extend(current.vendored)
+        scripts[current.path] = current.text(None if module == main else module)
         for path in current.lazy:
-            if path not in bundle.scripts:
+            if path not in scripts:
                 waiting[path] = _Script(path, read, owners)
-    return bundle
+    return scripts, [*first.vendored]
 
 
 class _Script:
@@ -141,9 +138,9 @@ class _Script:
         self.path = path
         self.vendored: dict[str, str] = {}  # names by path
         self.lazy: list[str] = []  # modules loaded with `import()`
+        self.exports: dict[str, list[str]] = {}  # by module
         self._read = read
         self._owners = owners
-        self._modules: dict[str, list[str]] = {}  # exports by path
         self._shared: dict[str, list[str]] = {}  # imported modules' names by script
         self._code: list[str] = []
         self._pending: list[str] = []
@@ -153,7 +150,7 @@ class _Script:
         if path.startswith("vendor/"):
             return self.vendored.setdefault(path, f"v{len(self.vendored)}")
         if path in self._pending:
-            raise BundleError(f"{path} imports itself: {' -> '.join([*self._pending, path])}")
+            raise ValueError(f"{path} imports itself: {' -> '.join([*self._pending, path])}")
         owner = self._owners.get(path)
         if owner is None:
             self._pending.append(path)
@@ -171,14 +168,11 @@ class _Script:
         shared = [
             f'import {{ {", ".join(names)} }} from "{_relative(path, here)}";' for path, names in self._shared.items()
         ]
-        exports = [f"export {{ {', '.join(map(_name, self._modules))} }};"]
+        exports = [f"export {{ {', '.join(map(_name, self.exports))} }};"]
         if exported:
-            names = self._owners[exported].exports_of(exported)
+            names = self._owners[exported].exports[exported]
             exports.append(f"export const {{ {', '.join(names)} }} = {_name(exported)};")
         return "\n".join([*vendored, *shared, *self._code, *exports, ""])
-
-    def exports_of(self, path: str) -> list[str]:
-        return self._modules[path]
 
     def _wrapped(self, path: str) -> str:
         folder = posixpath.dirname(path)
@@ -204,12 +198,16 @@ class _Script:
             return f'import("{_relative(target, posixpath.dirname(self.path))}")'
 
         body = _IMPORT.sub(bound, _BLOCK_COMMENT.sub("", self._read(path)))  # types in comments can be imports
-        self._modules[path] = [name for _, name in _EXPORT.findall(body)]
+        self.exports[path] = [name for _, name in _EXPORT.findall(body)]
         body = _DYNAMIC.sub(lazy, _EXPORT.sub(r"\1", body))
         if left := _LEFT.search(re.sub(r"^import\(", "", body, flags=re.MULTILINE)):
-            raise BundleError(f"{path}: {left.group().strip()!r} cannot be concatenated")
-        returned = f"return {{ {', '.join(self._modules[path])} }};"
-        return f"// {path}\nconst {_name(path)} = (() => {{\n{_shortened(body)}\n{returned}\n}})();"
+            raise ValueError(f"{path}: {left.group().strip()!r} cannot be concatenated")
+        lines = body.splitlines()
+        if not any(line.count("`") % 2 for line in lines):  # no multi-line template literal
+            # A quarter of a module is indentation, blank lines and comments.
+            body = "\n".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("//"))
+        returned = f"return {{ {', '.join(self.exports[path])} }};"
+        return f"// {path}\nconst {_name(path)} = (() => {{\n{body}\n{returned}\n}})();"
 
 
 def _name(path: str) -> str:
@@ -219,14 +217,6 @@ def _name(path: str) -> str:
 def _relative(path: str, folder: str) -> str:
     relative = posixpath.relpath(path, folder)
     return relative if relative.startswith(".") else f"./{relative}"
-
-
-def _shortened(source: str) -> str:
-    """Strip indentation, blank lines and full-line comments: with block comments, a quarter of a module."""
-    lines = source.splitlines()
-    if any(line.count("`") % 2 for line in lines):  # multi-line template literal
-        return source
-    return "\n".join(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("//"))
 
 
 def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str = "css") -> str:
@@ -248,7 +238,7 @@ def bundled_page(page: str, version: str, vendored: list[str]) -> str:
     sheet = f'  <link rel="stylesheet" href="{base}/css/studio.css">\n'
     first = _STYLE_SHEET.search(page)
     if first is None:
-        raise BundleError("the page has no style sheet")
+        raise ValueError("the page has no style sheet")
     page = page[: first.start()] + sheet + _STYLE_SHEET.sub("", page[first.start() :])
     preloads = "".join(f'  <link rel="modulepreload" href="{base}/{path}">\n' for path in vendored)
     page = page.replace(

@@ -33,7 +33,7 @@ PAGE = "a page or a probe outside the API"
 
 EXEMPT = {
     **dict.fromkeys(["/", "/docs", "/docs/", "/openapi.json", "/studio", "/studio/"], PAGE),
-    **dict.fromkeys(["/studio/icon.svg", "/studio/preview"], PAGE),
+    **dict.fromkeys(["/studio/preview", "/studio/v/x/x", "/studio/x", "/docs/page/x", "/docs/swagger-ui/x"], PAGE),
     **dict.fromkeys(["/health", "/healthz", "/readyz", "/metrics"], PAGE),
     "GET /v1/antiphon/about": REPORTS,
     "GET /v1/antiphon/audit": MANAGES,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from app.studio import PAGES, Assets, BundleError, concatenated, joined_styles
+from app.studio import Assets, concatenated, joined_styles
 from tests.studio.browser import Studio
 from tests.support.serving import antiphon
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 def bundle(**modules: str) -> str:
     sources = {f"js/{name.replace('__', '/')}.js": text for name, text in modules.items()}
-    return concatenated("js/main.js", sources.__getitem__).scripts["js/studio.js"]
+    return concatenated("js/main.js", sources.__getitem__)[0]["js/studio.js"]
 
 
 async def test_modules_are_concatenated_in_the_order_of_their_imports() -> None:
@@ -41,7 +41,7 @@ async def test_module_imported_when_needed_becomes_a_script_that_shares_modules_
         "js/more.js": 'import { a } from "./lib/one.js";\nimport { c } from "./lib/two.js";\nexport const b = a + c;\n',
         "js/lib/two.js": "export const c = 2;\n",
     }
-    scripts = concatenated("js/main.js", sources.__getitem__).scripts
+    scripts, _ = concatenated("js/main.js", sources.__getitem__)
     assert [*scripts] == ["js/studio.js", "js/more.js"]
     assert 'import("./more.js")' in scripts["js/studio.js"] and "js_lib_two" not in scripts["js/studio.js"]
     assert 'import { js_lib_one } from "./studio.js";' in scripts["js/more.js"]
@@ -58,7 +58,7 @@ async def test_module_imported_when_needed_becomes_a_script_that_shares_modules_
     ],
 )
 async def test_module_that_cannot_be_concatenated_is_named(modules: dict[str, str], message: str) -> None:
-    with pytest.raises(BundleError, match=message):
+    with pytest.raises(ValueError, match=message):
         bundle(**modules)
 
 
@@ -88,9 +88,18 @@ async def test_files_of_another_version_are_served_without_being_cached() -> Non
     async with antiphon() as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         file = await http.get("/studio/v/000000000000/js/studio.js")
         assert file.status_code == 200 and file.headers["cache-control"] == "no-cache"
-        for path in ("v/0/__init__.py", "v/0/bundle.py", "v/0/js/../bundle.py", "v/0", "js/nothing.js", "css/"):
+        for path in (
+            *("v/0/__init__.py", "v/0/bundle.py", "v/0/js/../bundle.py", "v/0", "js/nothing.js", "css/", "css"),
+            *("__init__.py", "index.html", "docs/index.html", "js/%2e%2e/__init__.py", "js/..%2f__init__.py", "v/0/"),
+        ):
             assert (await http.get(f"/studio/{path}")).status_code == 404, path
         assert (await http.post("/studio/js/main.js")).status_code == 405
+
+
+@pytest.mark.parametrize("name", ["../__init__.py", "/etc/passwd", "js/../../errors.py", "js", "", "x" * 5000])
+async def test_name_of_no_file_below_the_folder_raises_an_error(name: str) -> None:
+    with pytest.raises(OSError):
+        Assets().file(name)
 
 
 async def test_bundle_is_made_once() -> None:
@@ -99,7 +108,7 @@ async def test_bundle_is_made_once() -> None:
     assert assets.studio() is first
     assert [*first.files] == ["js/studio.js", "js/views.js", "css/studio.css"]
     assert gzip.decompress(first.files["js/studio.js"].compressed or b"") == first.files["js/studio.js"].body
-    assert assets.file(PAGES / "icon.svg") is assets.file(PAGES / "icon.svg")
+    assert assets.file("icon.svg") is assets.file("icon.svg")
 
 
 async def test_page_of_single_modules_works_too(browser: Browser) -> None:

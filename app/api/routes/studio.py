@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import stat
-from pathlib import Path
 
 from fastapi import APIRouter, Request
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
 
 from app.api.openapi import LazyRoute
 from app.errors import NotFound
-from app.studio import PAGES, SERVED_FOLDERS, Asset, Assets
+from app.studio import SERVED_FOLDERS, Asset, Assets
 
 # No other hosts, no inline scripts or styles, no framing by other pages. Model output becomes markup only through
 # DOMPurify.
@@ -48,25 +42,24 @@ _REVALIDATED = "no-cache"
 _IMMUTABLE = "public, max-age=31536000, immutable"  # for versioned URLs
 
 
+_READ = ["GET", "HEAD"]
+
+
 def studio_routes() -> APIRouter:
     router = APIRouter(route_class=LazyRoute, include_in_schema=False)
     assets = Assets()
 
-    @router.head("/")
-    @router.get("/")
+    @router.api_route("/", methods=_READ)
     async def root(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
             raise NotFound(f"{request.method} / not found. The API is under /v1.", code="unknown_url")
         return RedirectResponse("studio")
 
-    @router.head("/studio")
-    @router.get("/studio")
+    @router.api_route("/studio", methods=_READ)
     async def studio(request: Request) -> Response:
         if "modules" in request.query_params:  # separate files, for debugging
-            page = await asyncio.to_thread(assets.file, PAGES / "index.html")
-        else:
-            page = (await asyncio.to_thread(assets.studio)).page
-        return _page(page, request, STUDIO_POLICY)
+            return await _file(assets, "index.html", request, policy=STUDIO_POLICY)
+        return _response((await asyncio.to_thread(assets.studio)).page, request, policy=STUDIO_POLICY)
 
     @router.get("/studio/")
     async def with_slash() -> Response:
@@ -74,19 +67,28 @@ def studio_routes() -> APIRouter:
 
     @router.get("/studio/preview")
     async def preview(request: Request) -> Response:
-        page = await asyncio.to_thread(assets.file, PAGES / "preview" / "index.html")
-        response = _page(page, request, PREVIEW_POLICY)
+        response = await _file(assets, "preview/index.html", request, policy=PREVIEW_POLICY)
         response.headers["X-Frame-Options"] = "SAMEORIGIN"
         return response
 
-    @router.get("/studio/icon.svg")
-    async def icon(request: Request) -> Response:
-        return _response(await asyncio.to_thread(assets.file, PAGES / "icon.svg"), request.headers)
+    @router.api_route("/studio/v/{version}/{name:path}", methods=_READ)
+    async def versioned(request: Request, version: str, name: str) -> Response:
+        """Other versions are served, but not cached."""
+        studio = await asyncio.to_thread(assets.studio)
+        caching = _IMMUTABLE if version == studio.version else _REVALIDATED
+        if made := studio.files.get(name):
+            return _response(made, request, caching)
+        return await served(request, name, caching)
 
-    router.routes.append(Mount("/studio/v", _VersionedFiles(assets)))
-    for folder in SERVED_FOLDERS:
-        if (PAGES / folder).is_dir():
-            router.routes.append(Mount(f"/studio/{folder}", _Files(assets, PAGES / folder)))
+    @router.api_route("/studio/{name:path}", methods=_READ)
+    async def unversioned(request: Request, name: str) -> Response:
+        return await served(request, name, _REVALIDATED)
+
+    async def served(request: Request, name: str, caching: str) -> Response:
+        if name != "icon.svg" and name.partition("/")[0] not in SERVED_FOLDERS:
+            raise HTTPException(404)
+        return await _file(assets, name, request, caching)
+
     return router
 
 
@@ -94,66 +96,43 @@ def docs_routes() -> APIRouter:
     router = APIRouter(route_class=LazyRoute, include_in_schema=False)
     assets = Assets()
 
-    @router.head("/docs")
-    @router.get("/docs")
+    @router.api_route("/docs", methods=_READ)
     async def docs(request: Request) -> Response:
-        return _page(await asyncio.to_thread(assets.file, PAGES / "docs" / "index.html"), request, DOCS_POLICY)
+        return await _file(assets, "docs/index.html", request, policy=DOCS_POLICY)
 
     @router.get("/docs/")
     async def with_slash() -> Response:
         return RedirectResponse("../docs")
 
-    router.routes.append(Mount("/docs/page", _Files(assets, PAGES / "docs")))
-    router.routes.append(Mount("/docs/swagger-ui", _Files(assets, PAGES / "vendor" / "swagger-ui-dist")))
+    @router.api_route("/docs/page/{name:path}", methods=_READ)
+    async def page(request: Request, name: str) -> Response:
+        return await _file(assets, f"docs/{name}", request)
+
+    @router.api_route("/docs/swagger-ui/{name:path}", methods=_READ)
+    async def swagger_ui(request: Request, name: str) -> Response:
+        return await _file(assets, f"vendor/swagger-ui-dist/{name}", request)
+
     return router
 
 
-def _page(page: Asset, request: Request, policy: str) -> Response:
-    response = _response(page, request.headers)
-    response.headers["Content-Security-Policy"] = policy
-    return response
+async def _file(
+    assets: Assets, name: str, request: Request, caching: str = _REVALIDATED, policy: str | None = None
+) -> Response:
+    try:
+        asset = await asyncio.to_thread(assets.file, name)
+    except OSError as error:
+        raise HTTPException(404) from error
+    return _response(asset, request, caching, policy)
 
 
-def _response(asset: Asset, headers: Headers, caching: str = _REVALIDATED) -> Response:
+def _response(asset: Asset, request: Request, caching: str = _REVALIDATED, policy: str | None = None) -> Response:
     """A file, compressed if the client accepts gzip, or a 304 if the client's copy is current."""
     sent = {**_HEADERS, "Cache-Control": caching, "ETag": asset.etag}
-    if asset.etag in headers.get("if-none-match", ""):
+    if policy:
+        sent["Content-Security-Policy"] = policy
+    if asset.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=sent)
-    if asset.compressed is not None and "gzip" in headers.get("accept-encoding", ""):
+    if asset.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
         sent["Content-Encoding"] = "gzip"
         return Response(asset.compressed, headers=sent, media_type=asset.media_type)
     return Response(asset.body, headers=sent, media_type=asset.media_type)
-
-
-class _Files(StaticFiles):
-    def __init__(self, assets: Assets, directory: Path) -> None:
-        super().__init__(directory=directory)
-        self._assets = assets
-
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        return await self._file(path, scope, _REVALIDATED)
-
-    async def _file(self, path: str, scope: Scope, caching: str) -> Response:
-        if scope["method"] not in ("GET", "HEAD"):
-            raise HTTPException(405)
-        found, status = await asyncio.to_thread(self.lookup_path, path)
-        if status is None or not stat.S_ISREG(status.st_mode):
-            raise HTTPException(404)
-        return _response(await asyncio.to_thread(self._assets.file, Path(found)), Headers(scope=scope), caching)
-
-
-class _VersionedFiles(_Files):
-    """The studio's files and bundle at `/VERSION/PATH`. Other versions are served, but not cached."""
-
-    def __init__(self, assets: Assets) -> None:
-        super().__init__(assets, PAGES)
-
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        version, _, name = path.partition("/")
-        studio = await asyncio.to_thread(self._assets.studio)
-        caching = _IMMUTABLE if version == studio.version else _REVALIDATED
-        if scope["method"] in ("GET", "HEAD") and (asset := studio.files.get(name)):
-            return _response(asset, Headers(scope=scope), caching)
-        if name != "icon.svg" and name.partition("/")[0] not in SERVED_FOLDERS:
-            raise HTTPException(404)
-        return await self._file(name, scope, caching)
