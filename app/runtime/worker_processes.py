@@ -23,11 +23,8 @@ T = TypeVar("T")
 MAX_OUTPUT = 2 * 1024**3  # file size in bytes
 
 
-class CallTookTooLong(Exception): ...
-
-
-class CallDied(Exception):
-    """The process of an isolated call died, most likely at its memory limit."""
+class IsolatedCallFailed(Exception):
+    """The call did not return: it `takes too long to read`, or its process died, most likely at the memory limit."""
 
 
 class FairSemaphore:
@@ -97,7 +94,7 @@ class IsolatedCalls:
         """
         Call a module-level function in a worker process; return its result.
 
-        Raises `CallTookTooLong`, `CallDied`, and the function's exceptions. Cancellation kills the call.
+        Raises `IsolatedCallFailed`, and the function's exceptions. Cancellation kills the call.
         """
         async with self._turns.slot(owner):
             self._limiter = self._limiter or anyio.CapacityLimiter(self._slots)
@@ -115,9 +112,9 @@ class IsolatedCalls:
                         limiter=self._limiter,
                     )
             except TimeoutError:
-                raise CallTookTooLong from None
+                raise IsolatedCallFailed("takes too long to read") from None
             except (MemoryError, anyio.BrokenWorkerProcess):
-                raise CallDied from None
+                raise IsolatedCallFailed("takes too much memory to read") from None
 
 
 def _run_limited(seconds: float, memory: int, function: Callable[..., T], *args: object) -> T:

@@ -13,7 +13,7 @@ from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
 from app.core.types import with_fields
 from app.core.types.request import Item, Part
 from app.runtime.document_text import read_pdf
-from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
+from app.runtime.worker_processes import IsolatedCallFailed, IsolatedCalls
 
 PDF_READERS = 3  # concurrent PDFs; one fewer per owner
 PDF_TIMEOUT = 60.0  # seconds per PDF
@@ -55,10 +55,8 @@ class PdfTexts:
             return {"error": _NO_READER}
         try:
             return await self._readers.run(owner, read_pdf, data)
-        except CallTookTooLong:
-            return {"error": "The PDF takes too long to read."}
-        except CallDied:
-            return {"error": "The PDF takes too much memory to read."}
+        except IsolatedCallFailed as failure:
+            return {"error": f"The PDF {failure}."}
 
 
 def _files(items: Sequence[Item]) -> Iterator[Part]:

@@ -23,7 +23,7 @@ import orjson
 
 from app.errors import APIError, TooManyRequests
 from app.runtime.tasks import cancel, end, wait_for_event
-from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
+from app.runtime.worker_processes import IsolatedCallFailed, IsolatedCalls
 from app.tools import Account
 from app.tools.files import EmbeddingsUnavailable, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings
@@ -215,10 +215,8 @@ class Ingestion:
             return
         try:
             await self._calls.run(job.claim, extract, *arguments)
-        except CallTookTooLong:
-            raise UnreadableFile("invalid_file", "The file takes too long to read.") from None
-        except CallDied:
-            raise UnreadableFile("invalid_file", "The file takes too much memory to read.") from None
+        except IsolatedCallFailed as failure:
+            raise UnreadableFile("invalid_file", f"The file {failure}.") from None
 
     async def _embed(self, job: Job, text: Path, vectors: Path) -> int:
         """Write all chunks' vectors to a file; return the bytes per vector."""

@@ -18,7 +18,7 @@ import httpx
 from app.core.charsets import codec_of, declared_charset, decoded
 from app.runtime.document_text import html_title_and_text
 from app.runtime.outbound import why_no_answer
-from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
+from app.runtime.worker_processes import IsolatedCallFailed, IsolatedCalls
 from app.tools import CallFailed
 from app.tools.guard import AddressPolicy, URLPattern, fetch
 from app.tools.web_search.providers import is_in_domains
@@ -59,10 +59,8 @@ class Pages:
         try:
             content_type = page.headers.get("content-type", "")
             return await self._readers.run(owner, read_page, str(page.url), content_type, page.content, EXTRACT_SECONDS)
-        except CallTookTooLong:
-            raise CallFailed("The page takes too long to read.") from None
-        except CallDied:
-            raise CallFailed("The page takes too much memory to read.") from None
+        except IsolatedCallFailed as failure:
+            raise CallFailed(f"The page {failure}.") from None
 
 
 def _patterns(domains: Sequence[str], policy: AddressPolicy) -> list[URLPattern] | None:
