@@ -170,12 +170,12 @@ def _amount(limit: str, amount: int) -> float:
 
 
 async def _now(api: APIDependencies, caller: Caller) -> JSONObject:
-    now = await api.activity.now()
+    states, complete = await api.activity.now()
     containers, stores = [await _summaries(api, caller, name) for name in ("containers", "vector_stores")]
     running = sorted(
         (
             entry
-            for state in now.states
+            for state in states
             for entry in state["running"]
             if caller.access.admin or entry["owner"] == caller.owner
         ),
@@ -183,8 +183,8 @@ async def _now(api: APIDependencies, caller: Caller) -> JSONObject:
     )
     return {
         "object": "antiphon.now",
-        "complete": now.whole and containers is not None and stores is not None,
-        "backends": _backends((state["backends"] for state in now.states), caller.access),
+        "complete": complete and containers is not None and stores is not None,
+        "backends": _backends((state["backends"] for state in states), caller.access),
         "running": [_own(entry, caller) for entry in running],
         "containers": containers or [],
         "vector_stores": stores or [],

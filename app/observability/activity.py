@@ -20,7 +20,7 @@ import secrets
 import time
 from bisect import bisect
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ import orjson
 from app.core.bounded_json import dumps
 from app.core.types import JSONObject
 from app.core.types.request import TERMINAL
-from app.errors import APIError, BackendError, StoreUnavailable
+from app.errors import BackendError, StoreUnavailable
 from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import Store
@@ -42,12 +42,6 @@ PUBLISHING_TIMEOUT = 5.0  # seconds
 _STALE = 15.0  # seconds without a record until a process counts as gone
 _LISTED = 200  # running responses per process: the most recent
 _NOW, _HOURS = "server:now", "server:hours"  # cannot collide with an owner's id
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    states: Sequence[JSONObject]  # per process: `running` and `backends`
-    whole: bool  # whether other processes' states are included
 
 
 class Activity(Observer):
@@ -76,7 +70,7 @@ class Activity(Observer):
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         self._running.pop(id(lifecycle), None)
-        if lifecycle.failure and _is_refused(lifecycle, lifecycle.failure):
+        if _is_refused(lifecycle):
             return  # counted by `refused`
         now = int(self._clock())
         counts = self._current(now).of(now, lifecycle.key, str(lifecycle.response.get("model") or ""))
@@ -111,15 +105,19 @@ class Activity(Observer):
         found = [record for name, record in records.items() if _start(name) > last - number * HOUR]
         return await asyncio.to_thread(lambda: [*map(ActivityHour.read, found)])
 
-    async def now(self) -> Now:
-        """Current activity; during a store outage, only this process's."""
+    async def now(self) -> tuple[list[JSONObject], bool]:
+        """
+        Each process's state (`running` and `backends`), this process's first, and whether all are included.
+
+        During a store outage, only this process's state is known.
+        """
         own = self._state()
         try:
             records = await self._store.all(_NOW)
         except StoreUnavailable:
-            return Now([own], whole=False)
+            return [own], False
         states = [orjson.loads(record) for name, record in records.items() if name != self._process]
-        return Now([own, *(state for state in states if state["at"] > self._clock() - _STALE)], whole=True)
+        return [own, *(state for state in states if state["at"] > self._clock() - _STALE)], True
 
     def _state(self) -> JSONObject:
         running = [*self._running.values()][-_LISTED:]
@@ -211,9 +209,10 @@ def _described(began: float, lifecycle: ResponseLifecycle) -> JSONObject:
     }
 
 
-def _is_refused(lifecycle: ResponseLifecycle, failure: APIError) -> bool:
+def _is_refused(lifecycle: ResponseLifecycle) -> bool:
     """Whether the caller received a 4xx error instead of a response."""
-    if failure.status >= 500 or (isinstance(failure, BackendError) and failure.response):
+    failure = lifecycle.failure
+    if failure is None or failure.status >= 500 or (isinstance(failure, BackendError) and failure.response):
         return False
     return lifecycle.delivery != "background" and lifecycle.response["status"] not in TERMINAL
 

@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
+from typing import ParamSpec, TypeAlias, TypeVar, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -184,7 +184,11 @@ class Metrics(Observer):
         self._errors = counter(
             "backend_errors", "Failures and refusals of backends, also those tried again.", *server, "kind"
         )
-        self._servers = cache(lambda labels: _Server(labels, self._waiting(*labels), self._until_answer(*labels)))
+        self._measures = cache(
+            lambda labels: partial(
+                _Measure, self._waiting(*labels), self._until_answer(*labels), partial(self._failed, labels)
+            )
+        )
         self._up = Gauge(
             "antiphon_backend_up",
             "Whether a server has not failed in its last request or check.",
@@ -299,7 +303,7 @@ class Metrics(Observer):
         self._refused(limit).inc()
 
     def exchange(self, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]) -> _Measure:
-        return _Measure(self._servers(server), self._failed)
+        return self._measures(server)()
 
     def flush(self) -> None:
         """Add all pending counts to the library's series, in the event loop's thread, before `expose`."""
@@ -377,37 +381,30 @@ class _AllProcesses(MultiProcessCollector):
             yield metric
 
 
-class _Server(NamedTuple):
-    labels: tuple[str, str]
-    waiting: Counted
-    answer: Timed
-
-
 class _Measure:
     """Measures a server's time to accept a request."""
 
     headers: Mapping[str, str] = MappingProxyType({})
     tap = None
 
-    __slots__ = ("_accepted", "_began", "_failed", "_server")
+    __slots__ = ("_accepted", "_answer", "_began", "_failed", "_waiting")
 
-    def __init__(self, server: _Server, failed: Callable[[tuple[str, str], BackendError], None]) -> None:
-        self._server = server
-        self._failed = failed
+    def __init__(self, waiting: Counted, answer: Timed, failed: Callable[[BackendError], None]) -> None:
+        self._waiting, self._answer, self._failed = waiting, answer, failed
         self._accepted = False
         self._began = time.perf_counter()
-        server.waiting.inc()
+        waiting.inc()
 
     def accepted(self, answer: OpenRequest | RawAnswer) -> None:
         self._accepted = True
-        self._server.waiting.inc(-1)
-        self._server.answer.observe(time.perf_counter() - self._began)
+        self._waiting.inc(-1)
+        self._answer.observe(time.perf_counter() - self._began)
 
     def end(self, error: BaseException | None) -> None:
         if isinstance(error, BackendError):
-            self._failed(self._server.labels, error)
+            self._failed(error)
         if not self._accepted:
-            self._server.waiting.inc(-1)
+            self._waiting.inc(-1)
 
 
 def _count_kinds(series: Callable[..., Counted], labels: Sequence[str], counts: Sequence[int]) -> None:

@@ -91,17 +91,17 @@ async def test_running_responses_are_seen_by_all_until_their_process_ends(
     one, two = Activity(store, backends=lambda: [dict(BUSY)], clock=clock), Activity(store, clock=clock)
     one.start()
     one.on_start(lifecycle())
-    while len((await two.now()).states) < 2:
+    while len((await two.now())[0]) < 2:
         await asyncio.sleep(0.01)
-    state = (await two.now()).states[1]
+    state = (await two.now())[0][1]
     assert state["backends"] == [BUSY]
     assert [(entry["id"], entry["key"], entry["owner"]) for entry in state["running"]] == [
         ("resp_alice", "alice", "owner of alice")
     ]
     later = Activity(store, clock=Clock(clock.now + 60))
-    assert len((await later.now()).states) == 1, "a process that is killed writes nothing any more"
+    assert len((await later.now())[0]) == 1, "a process that is killed writes nothing any more"
     await one.aclose()
-    assert len((await two.now()).states) == 1
+    assert len((await two.now())[0]) == 1
 
 
 async def test_quantile_is_at_most_a_tenth_off() -> None:
@@ -144,6 +144,6 @@ async def test_activity_without_the_store_is_that_of_the_process(monkeypatch: py
         monkeypatch.setattr(store, name, gone)
     activity = Activity(store)
     activity.on_start(lifecycle())
-    now = await activity.now()
-    assert not now.whole and len(now.states) == 1 and len(now.states[0]["running"]) == 1
+    states, complete = await activity.now()
+    assert not complete and len(states) == 1 and len(states[0]["running"]) == 1
     await activity.aclose()
