@@ -247,7 +247,7 @@ class LineRequests:
     def __init__(self, api: APIDependencies) -> None:
         self._api = api
         self._passthrough = {
-            f"/v1{endpoint.path}": Passthrough(api, endpoint, "/v1")
+            f"/v1{endpoint.path}": Passthrough(api, endpoint)
             for endpoint in ENDPOINTS
             if endpoint.path in ("/chat/completions", "/embeddings")
         }

@@ -21,7 +21,7 @@ from app.api.keys.managed_keys import ManagedKeys
 from app.api.middleware.origins import AllowedHosts, Cors, Origins
 from app.api.middleware.request_id import RequestId, path_normalizer
 from app.api.openapi import Documented
-from app.api.passthrough import passthrough_operations, passthrough_routes
+from app.api.passthrough import ENDPOINTS, passthrough_operations, passthrough_routes, served_endpoints
 from app.api.routes import conversations, health, studio, websocket
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
@@ -62,9 +62,9 @@ def add_routes(
     """Return the backend endpoint routes for `add_middleware`."""
     _add_endpoints(app, settings, api, keys, backends)
     _add_pages(app, api.responses, settings, metrics)
-    forwarded = passthrough_routes(api, "/v1", translated_only=not settings.passthrough)
+    forwarded = passthrough_routes(api, passthrough=settings.passthrough)
     app.router.routes.extend(forwarded)
-    app.more_paths = passthrough_operations("/v1", translated_only=not settings.passthrough)
+    app.more_paths = passthrough_operations(served_endpoints(passthrough=settings.passthrough))
     errors.install(app, _absent(settings, api.responses.tools))
     return forwarded
 
@@ -117,10 +117,9 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
         absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"
     if "search" not in served:
         absent["/alpha/search"] = f"the search of Codex {needs_table('tools.web_search')}"
-    if not settings.passthrough:
-        translated = passthrough_operations("", translated_only=True)
-        off = [path for path in passthrough_operations("") if path not in translated]
-        absent |= dict.fromkeys(off, "those of backends are off (ANTIPHON_PASSTHROUGH)")
+    served_paths = served_endpoints(passthrough=settings.passthrough)
+    off = [endpoint.path for endpoint in ENDPOINTS if endpoint.summary and endpoint not in served_paths]
+    absent |= dict.fromkeys(off, "those of backends are off (ANTIPHON_PASSTHROUGH)")
     absent = {f"/v1{path}": reason for path, reason in absent.items()}
     if not settings.studio:
         absent["/studio"] = "the studio is off (ANTIPHON_STUDIO)"

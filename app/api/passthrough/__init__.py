@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,8 +28,8 @@ from app.api.passthrough.bodies import FormBody, JSONBody, form_boundary, reads_
 from app.api.rate_limits import Admission
 from app.api.request_body import read_as, validate
 from app.api.routes.responses import Answer
-from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer
-from app.backends import Backend, RawAnswer, RawRequest
+from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, MessageWriter, body_writer, client_disconnected
+from app.backends import RawAnswer, RawRequest
 from app.core.affinity import conversation_key
 from app.core.types import JSONObject, Usage, json_list, json_object
 from app.core.types.deltas import TokenCounts
@@ -39,7 +39,7 @@ from app.core.usage import estimate_json, estimate_prompt, usage_of
 from app.errors import APIError, BackendError, NotFound, PermissionDenied, missing_parameter
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, Watched, clock
-from app.responses import Caller
+from app.responses import Caller, Responses
 
 logger = logging.getLogger(__name__)
 
@@ -82,13 +82,13 @@ ENDPOINTS = (
 )
 
 
-def _endpoints(*, translated_only: bool) -> list[_Endpoint]:
-    return [endpoint for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS or not translated_only]
+def served_endpoints(*, passthrough: bool) -> list[_Endpoint]:
+    """Without `passthrough`, only the endpoints that can be translated."""
+    return [endpoint for endpoint in ENDPOINTS if passthrough or endpoint.client in CLIENT_APIS]
 
 
-def passthrough_operations(prefix: str, *, translated_only: bool = False) -> dict[str, dict[str, object]]:
-    endpoints = [endpoint for endpoint in _endpoints(translated_only=translated_only) if endpoint.summary]
-    return {f"{prefix}{endpoint.path}": {"post": _operation(endpoint)} for endpoint in endpoints}
+def passthrough_operations(endpoints: Iterable[_Endpoint]) -> dict[str, dict[str, object]]:
+    return {f"/v1{endpoint.path}": {"post": _operation(endpoint)} for endpoint in endpoints if endpoint.summary}
 
 
 def _operation(endpoint: _Endpoint) -> JSONObject:
@@ -129,32 +129,26 @@ class _FastRoute(Route):
         return match, {**child_scope, "route": self}
 
 
-def passthrough_routes(api: APIDependencies, *prefixes: str, translated_only: bool = False) -> list[_FastRoute]:
-    own, of_deployments = [], []
-    for prefix in prefixes:
-        for endpoint in _endpoints(translated_only=translated_only):
-            app = Passthrough(api, endpoint, prefix, forwards=not translated_only)
-            own.append(_FastRoute(f"{prefix}{endpoint.path}", app, methods=["POST"]))
-            if endpoint.of_deployments:
-                app = Passthrough(api, endpoint, forwards=not translated_only)
-                path = f"{prefix}/deployments/{{deployment:path}}{endpoint.path}"
-                of_deployments.append(_FastRoute(path, app, methods=["POST"]))
-    return own + of_deployments
+def passthrough_routes(api: APIDependencies, *, passthrough: bool) -> list[Route]:
+    routes: list[Route] = []
+    for endpoint in served_endpoints(passthrough=passthrough):
+        app = Passthrough(api, endpoint, forwards=passthrough)
+        routes.append(_FastRoute(f"/v1{endpoint.path}", app, methods=["POST"]))
+        if endpoint.of_deployments:
+            path = f"/v1/deployments/{{deployment:path}}{endpoint.path}"
+            routes.append(_FastRoute(path, app, methods=["POST"]))
+    return routes
 
 
 class Passthrough:
     """
     Forwards requests to their model's backend.
 
-    `app.api.client_apis` translates them for backends without this API or, without `forwards`, for all. The endpoint's
-    path follows a `prefix`.
+    `app.api.client_apis` translates them for backends without this API or, without `forwards`, for all.
     """
 
-    def __init__(
-        self, api: APIDependencies, endpoint: _Endpoint, prefix: str | None = None, *, forwards: bool = True
-    ) -> None:
+    def __init__(self, api: APIDependencies, endpoint: _Endpoint, *, forwards: bool = True) -> None:
         self._api = api
-        self._prefix = prefix
         self._endpoint = endpoint
         self._forwards = forwards
 
@@ -169,10 +163,11 @@ class Passthrough:
         """A batch's requests already have a caller and an admission."""
         api, request = self._api, Request(scope, receive)
         caller = caller or api.auth.caller(header_values(scope))
-        prefix = self._prefix
-        path = self._endpoint.path if prefix is None else scope["path"].removeprefix(prefix)
-        if not _SAFE.fullmatch(path):
-            raise NotFound(f"POST {scope['path'][:1000]} not found.", code="unknown_url")
+        path = self._endpoint.path
+        if path.endswith("}"):
+            path = scope["path"].removeprefix("/v1")
+            if not _SAFE.fullmatch(path):
+                raise NotFound(f"POST {scope['path'][:1000]} not found.", code="unknown_url")
         admission = admission or await api.admit(caller)
         request.state.limit_headers = admission.headers()
         content_types = [value for name, value in scope["headers"] if name == b"content-type"]
@@ -182,11 +177,16 @@ class Passthrough:
                 await self._forward(request, path, form, caller, admission, send)
             return
         body, created = await read_as(scope, receive, partial(self._read, request, caller), api.body_limits)
-        if created:
-            response = await self._answer(request, created, caller, admission)
-            await response(scope, receive, send)
-        else:
+        if created is None:
             await self._forward(request, path, body, caller, admission, send)
+            return
+        if isinstance(created, CreateResponse):
+            response = await Answer(api, caller).respond(scope, receive, created, admission)
+        elif self._endpoint.free:
+            response = await counted(api, created, caller)
+        else:
+            response = await translated(api, created, request, caller, admission)
+        await response(scope, receive, send)
 
     def _read(
         self, request: Request, caller: Caller, data: bytes
@@ -209,15 +209,6 @@ class Passthrough:
             return body, None
         caller.access.check_fields(fields)
         return body, read_client_request(client, {**fields, "model": model}, header_values(request.scope))
-
-    async def _answer(
-        self, request: Request, created: CreateResponse | TranslatedRequest, caller: Caller, admission: Admission
-    ) -> Response:
-        if isinstance(created, CreateResponse):
-            return await Answer(self._api, caller).respond(request.scope, request.receive, created, admission)
-        if self._endpoint.free:
-            return await counted(self._api, created, caller)
-        return await translated(self._api, created, request, caller, admission)
 
     def _model(self, request: Request, body: JSONBody | FormBody) -> str:
         """The request's model or the default; raises `InvalidRequest` if a model is required."""
@@ -266,12 +257,12 @@ class Passthrough:
             response: ResponseObject = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
             lifecycle = ResponseLifecycle(response, "passthrough", responses.observers, admission)
             lifecycle.owner, lifecycle.key, lifecycle.attempts = caller.owner, caller.access.name, raw.attempts
-            limit = responses.options.max_output_seconds or None
-            exchange = _PassthroughExchange(responses.backend, self._endpoint, raw, body.fields, lifecycle, limit)
+            exchange = _PassthroughExchange(
+                request.scope, request.receive, send, responses, self._endpoint, raw, body.fields, lifecycle
+            )
             if isinstance(body, FormBody):
                 body.field.on_received = exchange.watch
-            received = isinstance(body, JSONBody) or body.field.ended
-            await exchange.run(request.scope, request.receive, send, received=received)
+            await exchange.run(received=isinstance(body, JSONBody) or body.field.ended)
 
 
 def _query_without_model(query: str) -> str:
@@ -310,43 +301,44 @@ class _PassthroughExchange:
     other responses, which would otherwise look complete.
     """
 
-    backend: Backend
+    scope: Scope
+    receive: Receive
+    send: Send
+    responses: Responses
     endpoint: _Endpoint
     request: RawRequest
     fields: Mapping[str, object]  # the JSON body
     lifecycle: ResponseLifecycle
-    max_seconds: float | None
+    task: asyncio.Task[object] | None = None  # from `run` on
     answer: RawAnswer | None = None
     streams: bool = False  # event stream response
     writer: BodyWriter | None = None  # after the headers were sent
     disconnect: DisconnectWatch | None = None
     charged: Usage = field(default_factory=Usage)
-    new_watch: Callable[[], DisconnectWatch] = field(init=False)
 
-    async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
+    async def run(self, *, received: bool) -> None:
         """Unless the request is fully `received`, call `watch` after its last byte."""
-        task = asyncio.current_task()
+        self.task = task = asyncio.current_task()
         assert task
-        self.new_watch = partial(DisconnectWatch, scope, receive, task.cancel)
         if received:
             self.watch()
         try:
-            await self._exchange(scope, send)
+            await self._exchange()
         except asyncio.CancelledError:
             if self.disconnect and self.disconnect.disconnected and not task.uncancel():
                 if self.writer is None:
-                    await Response(status_code=499)(scope, receive, send)  # only for the access log
+                    await client_disconnected()(self.scope, self.receive, self.send)
                 return
-            await self._end(scope, send, shutdown_error())
+            await self._end(shutdown_error())
             raise
         except APIError as error:
             if self.writer:
-                await self._end(scope, send, error)
+                await self._end(error)
             elif isinstance(error, BackendError) and error.response:
                 headers, content = error.response
                 response = Response(content, error.status)
                 response.raw_headers = [*headers, (b"content-length", b"%d" % len(content))]
-                await response(scope, receive, send)
+                await response(self.scope, self.receive, self.send)
             else:
                 raise
         finally:
@@ -356,21 +348,21 @@ class _PassthroughExchange:
                 self.disconnect.stop()
 
     def watch(self) -> None:
-        if self.disconnect is None:
-            self.disconnect = self.new_watch()
+        if self.disconnect is None and self.task:
+            self.disconnect = DisconnectWatch(self.scope, self.receive, self.task.cancel)
 
-    async def _exchange(self, scope: Scope, send: Send) -> None:
-        lifecycle = self.lifecycle
+    async def _exchange(self) -> None:
+        lifecycle, max_seconds = self.lifecycle, self.responses.options.max_output_seconds
         with Watched(lifecycle, self._usage):
-            exchange = self.backend.forward(self.request)
+            exchange = self.responses.backend.forward(self.request)
             try:
                 with lifecycle:
                     async with asyncio.timeout(None) as limit, exchange as answer:
                         self.answer = answer
                         self.watch()
-                        if self.max_seconds:
-                            limit.reschedule(asyncio.get_running_loop().time() + self.max_seconds)
-                        await self._write(answer, scope, send)
+                        if max_seconds:
+                            limit.reschedule(asyncio.get_running_loop().time() + max_seconds)
+                        await self._write(answer)
                         lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                         if self.disconnect:
                             self.disconnect.stop()
@@ -378,8 +370,8 @@ class _PassthroughExchange:
                 message = "The response took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error
 
-    async def _write(self, answer: RawAnswer, scope: Scope, send: Send) -> None:
-        headers, piece = [*answer.headers], answer.first
+    async def _write(self, answer: RawAnswer) -> None:
+        headers, piece, send = [*answer.headers], answer.first, self.send
         fields = dict(headers)
         if self.endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
             headers.append((b"request-id", request_id.encode("latin-1")))  # displayed by Anthropic's SDKs
@@ -389,7 +381,7 @@ class _PassthroughExchange:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         length = fields.get(b"content-length", b"")
         left = int(length) - len(piece) if length.isdigit() else -1
-        self.writer = writer = MessageWriter(send) if length else body_writer(scope, send)
+        self.writer = writer = MessageWriter(send) if length else body_writer(self.scope, send)
         if not piece or left == 0:
             self._charge()
         else:
@@ -418,11 +410,11 @@ class _PassthroughExchange:
             await writer.drain()
         await writer.drain()
 
-    async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
+    async def _end(self, error: APIError) -> None:
         if self.writer and self.streams:
-            self.writer.write(b"\n\n" + error_event(error, scope))  # the last event may be incomplete
+            self.writer.write(b"\n\n" + error_event(error, self.scope))  # the last event may be incomplete
             await self.writer.drain()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _charge(self) -> None:
         """Called before the response's last bytes are sent."""
