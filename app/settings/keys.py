@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import secrets
 from datetime import UTC, datetime
@@ -20,12 +19,14 @@ from pydantic import (
     model_validator,
 )
 
-from app.core.access import BudgetLimit, KeyAccess, KeyLimits, digest_of, owner_id
+from app.core.access import BudgetLimit, digest_of
 from app.core.prices import NANO, Price
 from app.settings.loading import variable
 from app.settings.validation import Bytes, SettingsTable, as_list, check_header_value
+from app.stores.keys import StoredKey
 
 KEY_PREFIX = "sk-antiphon-"  # logs redact strings with this prefix
+ID_PREFIX = "settings:"  # of the API's key ids
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 # In logs and usage, the excluded names mean keys without a table.
@@ -171,19 +172,21 @@ class KeySettings(SettingsTable):
         hashes = [digest.removeprefix("sha256:") for digest in self.hash]
         return [*hashes, *(digest_of(key.get_secret_value()) for key in self._keys)]
 
-    def access(self, name: str) -> KeyAccess:
-        return KeyAccess(
-            name=name,
-            owner=owner_id(self.owner or name),
-            counted_as=f"key:{name}",
-            models=tuple(self.models),
-            tools=tuple(self.tools),
-            limits=KeyLimits(self.requests_per_minute, self.tokens_per_minute, self.streams),
-            budget=self.budget.limits(),
-            max_stored_bytes=self.max_stored_bytes,
-            expires=self.expires.timestamp() if self.expires else math.inf,
+    def as_stored(self, name: str) -> StoredKey:
+        """The key in the form of the store's keys, without secrets."""
+        return StoredKey(
+            f"{ID_PREFIX}{name}",
+            name,
+            self.owner or name,
+            models=self.models,
+            tools=self.tools,
             admin=self.admin,
-            configured=True,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            max_concurrent=self.streams,
+            budgets={limit.name: limit.amount for limit in self.budget.limits()},
+            max_stored_bytes=self.max_stored_bytes,
+            expires_at=int(self.expires.timestamp()) if self.expires else None,
         )
 
 

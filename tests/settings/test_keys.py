@@ -53,12 +53,12 @@ def test_key_table_gives_the_rights_of_a_key(directory: Path, monkeypatch: pytes
     )
     settings = load_settings()  # no ANTIPHON_ALLOW_OPEN: there are keys
     alice, bob = settings.keys["alice"], settings.keys["bob@example.org"]
-    access = alice.access("alice")
+    access = alice.as_stored("alice").access()
     assert (access.owner, access.models, access.tools) == (owner_id("team"), ("qwen*",), ("web_search", "mcp:lab"))
     assert (access.limits, access.admin) == ((60, None, None), True)
     assert access.expires == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
     assert bob.digests == [digest_of("sk-one"), digest_of("sk-two")]
-    assert bob.access("bob").owner == owner_id("bob") != access.owner
+    assert bob.as_stored("bob").access().owner == owner_id("bob") != access.owner
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Auth:
         accesses = {
             digest: KeyAccess(name=_alias(digest), owner=digest[:32], counted_as=digest[:32]) for digest in self._plain
         }
-        self._tables = {name: settings.access(name) for name, settings in self._named.items()}
+        self._tables = {name: settings.as_stored(name).access() for name, settings in self._named.items()}
         for name, settings in self._named.items():
             accesses |= dict.fromkeys(settings.digests, self._tables[name])
         for key in self._stored:

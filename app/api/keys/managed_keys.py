@@ -29,7 +29,7 @@ from app.core.types import JSONObject
 from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest, NotFound, PermissionDenied, StoreBusy, StoreUnavailable
 from app.runtime.tasks import end
-from app.settings.keys import BudgetSettings, KeyName, KeySettings, generate_key
+from app.settings.keys import ID_PREFIX, BudgetSettings, KeyName, generate_key
 from app.stores.keys import KeyChange, KeySnapshot, Secret, StoredKey, StoredKeys
 
 MAX_GRACE = 30 * 86_400  # seconds
@@ -93,7 +93,6 @@ KEY_POLL_INTERVAL = 1.0  # seconds
 USES_INTERVAL = 60.0  # seconds between writes of last uses
 FIRST_READ_TIMEOUT = 2.0  # seconds to wait for the store at start; then unknown keys get a 503
 MAX_MANAGED_KEYS = 5000  # excluding revoked keys
-_SETTINGS = "settings:"  # id prefix
 _ATTEMPTS = 20
 
 
@@ -209,8 +208,8 @@ class ManagedKeys:
 
     def _of_settings(self) -> list[StoredKey]:
         plain, tables = self._auth.settings_keys()
-        keys = [StoredKey(f"{_SETTINGS}{name}", name, name) for name in plain]
-        return keys + [_key_of_settings(name, table) for name, table in tables.items()]
+        keys = [StoredKey(f"{ID_PREFIX}{name}", name, name) for name in plain]
+        return keys + [table.as_stored(name) for name, table in tables.items()]
 
     # Changing.
 
@@ -313,23 +312,6 @@ class ManagedKeys:
 
 def _not_found(key_id: str) -> NotFound:
     return NotFound(f"Key with id '{key_id}' not found.")
-
-
-def _key_of_settings(name: str, table: KeySettings) -> StoredKey:
-    return StoredKey(
-        f"{_SETTINGS}{name}",
-        name,
-        table.owner or name,
-        models=table.models,
-        tools=table.tools,
-        admin=table.admin,
-        requests_per_minute=table.requests_per_minute,
-        tokens_per_minute=table.tokens_per_minute,
-        max_concurrent=table.streams,
-        budgets={limit.name: limit.amount for limit in table.budget.limits()},
-        max_stored_bytes=table.max_stored_bytes,
-        expires_at=int(table.expires.timestamp()) if table.expires else None,
-    )
 
 
 def _resource(key: StoredKey, last_used: int | None, source: str) -> JSONObject:
