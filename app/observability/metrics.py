@@ -184,11 +184,7 @@ class Metrics(Observer):
         self._errors = counter(
             "backend_errors", "Failures and refusals of backends, also those tried again.", *server, "kind"
         )
-        self._measures = cache(
-            lambda labels: partial(
-                _Measure, self._waiting(*labels), self._until_answer(*labels), partial(self._failed, labels)
-            )
-        )
+        self._measures = cache(self._new_measure)
         self._up = Gauge(
             "antiphon_backend_up",
             "Whether a server has not failed in its last request or check.",
@@ -304,6 +300,9 @@ class Metrics(Observer):
 
     def exchange(self, backend: Backend, request: ModelRequest | RawRequest, server: tuple[str, str]) -> _Measure:
         return self._measures(server)()
+
+    def _new_measure(self, server: tuple[str, str]) -> Callable[[], _Measure]:
+        return partial(_Measure, self._waiting(*server), self._until_answer(*server), partial(self._failed, server))
 
     def flush(self) -> None:
         """Add all pending counts to the library's series, in the event loop's thread, before `expose`."""
