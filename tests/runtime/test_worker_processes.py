@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runtime.worker_processes import IsolatedCallFailed, FairSemaphore, IsolatedCalls
+from app.runtime.worker_processes import FairSemaphore, IsolatedCallFailed, IsolatedCalls
 
 GIB = 1024**3
 
