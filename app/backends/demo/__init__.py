@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest
 from app.backends.apis import APIS, encode
@@ -21,6 +21,7 @@ from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.bounded_json import dumps
 from app.core.profile import ContentOptions, Profile, RequestOptions
+from app.core.stream.stop_sequences import stop_sequences
 from app.core.types import JSONObject, json_objects
 from app.core.types.deltas import (
     AnswerMetadata,
@@ -87,64 +88,47 @@ class DemoBackend(Backend):
 
 
 def demo_answer(body: JSONObject) -> tuple[float, Iterator[Delta]]:
-    """The pause before each delta, in seconds, and the deltas."""
-    answer = answer_to(body)
-    return answer.pause, _deltas(body, answer)
-
-
-def _deltas(body: JSONObject, answer: DemoOutput) -> Iterator[Delta]:
-    digest = hashlib.sha256(dumps(body)).hexdigest()[:24]
-    yield AnswerMetadata(f"chatcmpl-{digest}", str(body.get("model")))
-    limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    spent = reasoned = 0
-    reason = FinishReason.TOOL_CALLS if answer.tool else FinishReason.STOP
-    for delta in _tokens(body, answer, digest):
-        if spent == limit:
-            reason = FinishReason.LENGTH
-            break
-        spent += 1
-        reasoned += isinstance(delta, ReasoningDelta)
-        yield delta
-    yield Finished(reason)
-    yield UsageReported(TokenCounts(_prompt_tokens(body), spent, reasoning=reasoned))
-    yield DONE
-
-
-def _tokens(body: JSONObject, answer: DemoOutput, digest: str) -> Iterator[Delta]:
-    """A delta per word."""
-    for word in _WORD.findall(answer.reasoning):
-        yield ReasoningDelta([word])
-    for word in _WORD.findall(_until_stop(answer.content, body.get("stop"))):
-        yield TextDelta([word], _logprobs(word, body))
-    call: tuple[str | None, str | None] = (f"call_{digest}", answer.tool)
-    for word in _WORD.findall(answer.arguments):
-        yield ToolCallDelta(0, *call, [word])
-        call = (None, None)
-
-
-class DemoOutput(NamedTuple):
-    reasoning: str = ""
-    content: str = ""
-    tool: str = ""
-    arguments: str = ""
-    pause: float = 0  # seconds
-
-
-def answer_to(body: JSONObject) -> DemoOutput:
+    """The pause before each delta, in seconds, and the deltas; raises `InvalidRequest` for an invalid schema."""
     turn = _Turn(body)
     effort = body.get("reasoning_effort") or ("low" if _THINK.search(turn.prompt) else "none")
     reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if effort != "none" else ""
     if tool := turn.tool():
         value = _value(tool.get("parameters") or {"type": "object"}, turn.prompt, f"function '{tool['name']}'")
-        return DemoOutput(reasoning, tool=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
-    response_format = body.get("response_format") or {}
-    if response_format.get("type") == "json_schema":
-        value = _value(response_format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
-        return DemoOutput(reasoning, json.dumps(value, ensure_ascii=False))
+        return 0, _deltas(body, reasoning, function=tool["name"], arguments=json.dumps(value, ensure_ascii=False))
+    text_format = body.get("response_format") or {}
+    if text_format.get("type") == "json_schema":
+        value = _value(text_format["json_schema"].get("schema") or {}, turn.prompt, "response_format")
+        return 0, _deltas(body, reasoning, json.dumps(value, ensure_ascii=False))
     text = turn.text()
-    if response_format.get("type") == "json_object":
+    if text_format.get("type") == "json_object":
         text = json.dumps({"answer": text}, ensure_ascii=False)
-    return DemoOutput(reasoning, text, pause=_SHOWCASE.get(text, 0))
+    return _SHOWCASE.get(text, 0), _deltas(body, reasoning, text)
+
+
+def _deltas(
+    body: JSONObject, reasoning: str, content: str = "", *, function: str = "", arguments: str = ""
+) -> Iterator[Delta]:
+    """A delta per word, up to the request's limits."""
+    digest = hashlib.sha256(dumps(body)).hexdigest()[:24]
+    stops = [at for sequence in stop_sequences(body) if (at := content.find(sequence)) >= 0]
+    content = content[: min(stops, default=len(content))]
+    calls = [ToolCallDelta(0, arguments=[word]) for word in _WORD.findall(arguments)]
+    if calls:
+        calls[0] = ToolCallDelta(0, f"call_{digest}", function, calls[0].arguments)
+    deltas: list[Delta] = [
+        *(ReasoningDelta([word]) for word in _WORD.findall(reasoning)),
+        *(TextDelta([word], _logprobs(word, body)) for word in _WORD.findall(content)),
+        *calls,
+    ]
+    limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(deltas)
+    sent = deltas[:limit]
+    reason = FinishReason.TOOL_CALLS if function else FinishReason.STOP
+    yield AnswerMetadata(f"chatcmpl-{digest}", str(body.get("model")))
+    yield from sent
+    yield Finished(FinishReason.LENGTH if len(sent) < len(deltas) else reason)
+    reasoned = sum(isinstance(delta, ReasoningDelta) for delta in sent)
+    yield UsageReported(TokenCounts(_prompt_tokens(body), len(sent), reasoning=reasoned))
+    yield DONE
 
 
 def _value(schema: Any, prompt: str, name: str) -> Any:
@@ -222,12 +206,6 @@ _REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...
     (re.compile(r"\bwhat is an antiphon\b", re.IGNORECASE), lambda match, text: _ANTIPHON),
     (_NAME, lambda match, text: f"Nice to meet you, {match[1]}!"),
 )
-
-
-def _until_stop(text: str, stop: object) -> str:
-    words = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
-    words = [word for word in words if isinstance(word, str)]
-    return text[: min((text.find(word) for word in words if word in text), default=len(text))]
 
 
 def _logprobs(piece: str, body: JSONObject) -> list[JSONObject] | None:

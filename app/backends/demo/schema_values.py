@@ -10,6 +10,7 @@ import ast
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from app.core.types import JSONObject
 
@@ -141,7 +142,8 @@ class Values:
         text = self._words_for(name)
         if pattern := schema.get("pattern"):
             # Not the prompt: some patterns run for very long on long texts.
-            text = next((candidate for candidate in _CANDIDATES if _matches(pattern, candidate)), text)
+            with suppress(re.error):
+                text = next((candidate for candidate in _CANDIDATES if re.search(pattern, candidate)), text)
         elif nth:
             text = f"{text} {nth + 1}"
         self._spend(schema.get("minLength", 0) // 100)
@@ -233,10 +235,3 @@ def _is_python(code: str) -> bool:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _matches(pattern: str, text: str) -> bool:
-    try:
-        return bool(re.search(pattern, text))
-    except re.error:
-        return False
