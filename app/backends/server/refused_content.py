@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.backends.server.errors.unsupported_fields import DECLARATIONS, functions
 from app.core.profile import ContentOptions
@@ -229,25 +229,23 @@ _UNNAMED_KEYWORDS = (
 def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
     if _REFUSED_FORM.search(error.message) and error.status == 400:
         return [f"{PARAMETERS}{_FORM}"] if _rewritten(body) != body else []
-    schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
-    lenient = {keyword for schema in schemas if schema.lenient for keyword, _ in keyword_paths(schema.value)}
+    groups = [*_groups(error)]
+    removable = _removable(body) if groups else frozenset()
     for group in groups:
-        if removable := [keyword for keyword in group if keyword in lenient]:
-            return [f"{PARAMETERS}{keyword}" for keyword in removable]
-        if _kept(group, schemas):
+        if removed := [keyword for keyword in group if keyword in removable]:
+            return [f"{PARAMETERS}{keyword}" for keyword in removed]
+        if _kept(group, body):
             break
     return []
 
 
 def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | None:
     """The caller's field with a rejected keyword that must stay, and a sentence about it."""
-    schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
-    for group in groups:
-        if kept := _kept(group, schemas):
-            keyword, schema, place = kept
-            owner = schema.owner or f"'{schema.field}'"
-            param = schema.field if schema.owner else f"{schema.field}.{place}"
-            at = f"at {quote(place)} in {owner}"
+    for group in _groups(error):
+        if kept := _kept(group, body):
+            keyword, place, tool = kept
+            param = "tools" if tool else f"{_FORMAT_SCHEMA}.{place}"
+            at = f"at {quote(place)} in {f'the strict tool {quote(tool)}' if tool else f'{_FORMAT_SCHEMA!r}'}"
             return param, f"The keyword '{keyword}' {at} was kept, because the schema is enforced."
     return None
 
@@ -255,9 +253,8 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
 def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObject, list[str]]:
     if _FORM in keywords:
         body = _rewritten(body)
-    lenient = [schema.value for schema in _schemas(body) if schema.lenient] if keywords else []
-    used = {keyword for schema in lenient for keyword, _ in keyword_paths(schema)}
-    if not (removed := [keyword for keyword in keywords if keyword in used]):
+    removable = _removable(body) if keywords else frozenset()
+    if not (removed := [keyword for keyword in keywords if keyword in removable]):
         return body, []
     return {**body, "tools": [_without(tool, frozenset(removed)) for tool in body["tools"]]}, removed
 
@@ -285,25 +282,34 @@ def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
 _SCHEMA_FIELDS = ("parameters", "input_schema", "parametersJsonSchema")
 
 
-class _Schema(NamedTuple):
-    value: object
-    field: str
-    owner: str = ""
-    lenient: bool = False
+_FORMAT_SCHEMA = "text.format.schema"
 
 
-def _schemas(body: JSONMapping) -> Iterator[_Schema]:
+def _removable(body: JSONMapping) -> frozenset[str]:
+    """Keywords in the schemas of tools that are not strict."""
+    schemas = (tool.get(name) for tool in functions(body) if not tool.get("strict") for name in _SCHEMA_FIELDS)
+    return frozenset(keyword for schema in schemas for keyword, _ in keyword_paths(schema))
+
+
+def _enforced(body: JSONMapping) -> Iterator[tuple[object, str]]:
+    """Schemas with the name of their strict tool, or "" for the text format."""
     for function in functions(body):
-        strict = bool(function.get("strict"))
-        owner = f"the {'strict ' * strict}tool {quote(str(function.get('name')))}"
-        for name in _SCHEMA_FIELDS:
-            yield _Schema(function.get(name), "tools", owner, not strict)
+        if function.get("strict"):
+            yield from ((function.get(name), str(function.get("name"))) for name in _SCHEMA_FIELDS)
     chat = json_object(json_object(body.get("response_format")).get("json_schema"))
     responses = json_object(json_object(body.get("text")).get("format"))
     messages = json_object(json_object(body.get("output_config")).get("format"))
     gemini = {"schema": json_object(body.get("generationConfig")).get("responseJsonSchema")}
-    for text_format in (chat, responses, messages, gemini):
-        yield _Schema(text_format.get("schema"), "text.format.schema")
+    yield from ((text_format.get("schema"), "") for text_format in (chat, responses, messages, gemini))
+
+
+def _kept(group: tuple[str, ...], body: JSONMapping) -> tuple[str, str, str] | None:
+    """A keyword in an enforced schema, its path, and its strict tool's name."""
+    for schema, tool in _enforced(body):
+        for keyword, place in keyword_paths(schema):
+            if keyword in group:
+                return keyword, place, tool
+    return None
 
 
 def _groups(error: BackendError) -> Iterator[tuple[str, ...]]:
@@ -314,11 +320,3 @@ def _groups(error: BackendError) -> Iterator[tuple[str, ...]]:
     for words, keywords in _UNNAMED_KEYWORDS:
         if re.search(words, error.message, re.IGNORECASE):
             yield keywords
-
-
-def _kept(group: tuple[str, ...], schemas: list[_Schema]) -> tuple[str, _Schema, str] | None:
-    for schema in schemas:
-        for keyword, place in keyword_paths(schema.value) if not schema.lenient else ():
-            if keyword in group:
-                return keyword, schema, place
-    return None
