@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, Mapping
 from contextvars import Context
 from itertools import zip_longest
 from socket import SOCK_STREAM
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -136,13 +136,16 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     async def _reach(self, origin: Origin) -> HTTPConnection:
         """
-        Connect to a host's addresses in order, until one succeeds; raises the first error.
+        Connect to a host's addresses, alternating between families, until one succeeds; raises the first error.
 
-        The next address, preferably from the other family, is tried after a failure or a delay (RFC 8305). Not all
+        The next address is tried after a failure or a delay (RFC 8305). Not all
         event loops support this.
         """
         loop = asyncio.get_running_loop()
-        addresses = _in_turn(await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM))
+        families: dict[int, list[str]] = {}
+        for family, _, _, _, address in await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM):
+            families.setdefault(family, []).append(str(address[0]))
+        addresses = [address for row in zip_longest(*families.values()) for address in row if address]
         attempts: set[asyncio.Task[HTTPConnection]] = set()
         errors = []
         try:
@@ -224,11 +227,3 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 def _abort_result(attempt: asyncio.Task[HTTPConnection]) -> None:
     if not attempt.cancelled() and not attempt.exception():
         attempt.result().abort()
-
-
-def _in_turn(addresses: list[Any]) -> list[str]:
-    """Alternate `getaddrinfo`'s addresses between families."""
-    families: dict[int, list[str]] = {}
-    for family, _, _, _, address in addresses:
-        families.setdefault(family, []).append(address[0])
-    return [address for row in zip_longest(*families.values()) for address in row if address]

@@ -17,7 +17,7 @@ from app.core.request.model_request import EncodedRequest
 from app.core.sse.decoder import END, EventDecoder
 from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
 from app.core.stream.reasoning_fields import FRAGMENTS
-from app.core.types import JSONMapping, JSONObject, json_list, json_objects, json_text
+from app.core.types import JSONObject, json_list, json_object, json_objects, json_text
 from app.core.types.deltas import (
     REASONING_CONTENT,
     AnnotationsAdded,
@@ -181,7 +181,9 @@ class ChunkReader:
                 deltas += self._read_delta(delta, choice)
             if choice.get("finish_reason") and (reason := self._finish(choice)):
                 self.finished = True
-                deltas.append(Finished(reason, _stop_sequence(choice)))
+                # vLLM and SGLang report the stop sequence, or a token id.
+                stop = choice.get("stop_reason", choice.get("matched_stop"))
+                deltas.append(Finished(reason, stop if isinstance(stop, str) else None))
         if ("citations" in chunk or "search_results" in chunk) and (sources := [*self._sources(chunk)]):
             deltas.append(SourcesCited(sources))
         return deltas
@@ -254,7 +256,11 @@ class ChunkReader:
         delta = choice.get("delta")
         if not delta and not self._has_output and "message" in choice:
             delta = choice.get("message")  # MiniMax repeats the message at the end of a stream
-        if not delta or not isinstance(delta, dict) or not (delta.get("content") or _has_fields(delta)):
+        if not delta or not isinstance(delta, dict):
+            return {}
+        content = delta.get("content")
+        has_content = content or type(content) in (int, float, dict)  # `_content` also yields 0 and empty objects
+        if not (has_content or any(value for name, value in delta.items() if name != "role")):
             return {}
         self._has_output = True
         return delta
@@ -313,20 +319,8 @@ class ChunkReader:
         return ()
 
 
-def _stop_sequence(choice: JSONMapping) -> str | None:
-    """vLLM and SGLang report the stop sequence, or a token id."""
-    named = choice.get("stop_reason", choice.get("matched_stop"))
-    return named if isinstance(named, str) else None
-
-
 def _sent_back(field: str) -> str:
     return field if field in REASONING_FIELDS else REASONING_CONTENT
-
-
-def _has_fields(delta: JSONObject) -> bool:
-    """`_content` also yields 0 and empty objects."""
-    has_any = any(value for name, value in delta.items() if name != "role")
-    return has_any or type(delta.get("content")) in (int, float, dict)
 
 
 _PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference", "image_url", "audio", "tool_use"})
@@ -376,7 +370,9 @@ def _call(fragment: JSONObject) -> ToolCallDelta:
     function = fragment.get("function")
     if not isinstance(function, dict):
         function = fragment  # Workers AI puts name and arguments at the top level
-    arguments = _arguments(function.get("arguments"))
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else dumps(arguments).decode()
     # Gemini's signature for reasoning before the call.
     extra = {"extra_content": fragment["extra_content"]} if fragment.get("extra_content") else None
     call_id, name = _text(fragment.get("id")), _text(function.get("name"))
@@ -394,12 +390,6 @@ def _index(value: object) -> int | None:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _arguments(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else dumps(value).decode()
 
 
 def _cited(citations: object, results: object) -> Iterator[CitedSource]:
@@ -426,10 +416,10 @@ def _listed(logprobs: dict[str, object]) -> list[JSONObject]:
     if not (isinstance(tokens, list) and isinstance(values, list)):
         return []
     return [
-        {"token": token, "logprob": value, "top_logprobs": _ranked(top)}
+        {
+            "token": token,
+            "logprob": value,
+            "top_logprobs": [{"token": other, "logprob": each} for other, each in json_object(top).items()],
+        }
         for token, value, top in zip_longest(tokens, values[: len(tokens)], json_list(tops)[: len(tokens)])
     ]
-
-
-def _ranked(top: object) -> list[JSONObject]:
-    return [{"token": token, "logprob": value} for token, value in top.items()] if isinstance(top, dict) else []

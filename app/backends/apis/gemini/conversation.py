@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from mimetypes import guess_type
 from typing import cast
 from urllib.parse import urlsplit
@@ -40,36 +41,19 @@ def media_type(part: JSONMapping) -> str:
     return str(data.get("mimeType", ""))
 
 
-def _image_part(made: ChatPart) -> JSONObject:
-    return _media_part(made["image_url"]["url"], "image/jpeg", "image_url")
-
-
-def _video_part(made: ChatPart) -> JSONObject:
-    return _media_part(made["video_url"]["url"], "video/mp4", "video_url")
-
-
 def _media_part(url: str, default: str, field: str) -> JSONObject:
     if match := _DATA_URL.match(url):
         return _inline_part(match[1].lower().replace("image/jpg", "image/jpeg") or default, url[match.end() :])
     if "://" not in url[:20]:
         raise PartError("Must be a URL, or a data URL in base64.", field)
-    return _own_part({"fileData": {"mimeType": _guessed(url) or default, "fileUri": url}})
-
-
-def _guessed(name: str) -> str | None:
-    try:
-        return guess_type(urlsplit(name).path)[0]
-    except ValueError:
-        return None
+    guessed = None
+    with suppress(ValueError):
+        guessed, _ = guess_type(urlsplit(url).path)
+    return _own_part({"fileData": {"mimeType": guessed or default, "fileUri": url}})
 
 
 def _inline_part(media_type: str, data: str) -> JSONObject:
     return _own_part({"inlineData": {"mimeType": media_type, "data": data}})
-
-
-def _audio_part(made: ChatPart) -> JSONObject:
-    audio = made["input_audio"]
-    return _inline_part(f"audio/{audio['format']}", audio["data"])
 
 
 def _file_part(made: ChatPart) -> JSONObject:
@@ -92,10 +76,10 @@ def _file_part(made: ChatPart) -> JSONObject:
 # By chat part type.
 _PARTS: dict[str, Callable[[ChatPart], JSONObject]] = {
     "text": lambda made: made,
-    "image_url": _image_part,
+    "image_url": lambda made: _media_part(made["image_url"]["url"], "image/jpeg", "image_url"),
     "file": _file_part,
-    "input_audio": _audio_part,
-    "video_url": _video_part,
+    "input_audio": lambda made: _inline_part(f"audio/{made['input_audio']['format']}", made["input_audio"]["data"]),
+    "video_url": lambda made: _media_part(made["video_url"]["url"], "video/mp4", "video_url"),
 }
 
 

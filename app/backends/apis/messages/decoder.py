@@ -107,7 +107,8 @@ class MessagesDecoder(APIDecoder):
     def _total(self) -> JSONObject:
         names = {*self._before, *self._usage}
         counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
-        reported = [_thinking_tokens(usage) for usage in (self._before, self._usage)]
+        details = (json_object(usage.get(_DETAILS)) for usage in (self._before, self._usage))
+        reported = (reported_count(each.get("thinking_tokens")) for each in details)
         thinking = [tokens for tokens in reported if tokens is not None]
         return {
             **self._usage,
@@ -288,10 +289,6 @@ def _complete(block: JSONMapping) -> JSONObject:
 
 
 _OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # not the server's
-
-
-def _thinking_tokens(usage: JSONMapping) -> int | None:
-    return reported_count(json_object(usage.get(_DETAILS)).get("thinking_tokens"))
 
 
 def _index(event: JSONMapping) -> int:
