@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from app.backends import Backend
-from app.core.history.approvals import NO_DECISIONS
 from app.core.history.context import RequestContext
 from app.core.history.resource import new_response
 from app.core.history.turns import Turn
@@ -134,8 +133,8 @@ class Responses:
         if self.vision:
             preparation.images = ImageDescriber(self.vision, caller, lifecycle, request.store, review)
         generation = await self._generation(preparation, layers, lifecycle, review, generate=generate)
-        if context.decisions is not NO_DECISIONS:
-            await Approvals(layers.store, caller.owner).decide(context.decisions)
+        if context.approved or context.denied:
+            await Approvals(layers.store, caller.owner).decide(context.approved, context.denied)
         log_context.bind(response_id=preparation.response["id"], conversation_id=request.conversation)
         storage = self.stored.storage(preparation, layers, profile)
         for warning in [*context.warnings, *generation.warnings][:_WARNINGS_LOGGED]:
@@ -175,7 +174,7 @@ class Responses:
         policy = self.policy if generate and self.policy and self.policy.blocks_output else None
         builder = preparation.builder({**preparation.response, "output": []} if policy else None)
         loop = None
-        if request.tools or request.context_management or context.decisions.approved:
+        if request.tools or request.context_management or context.approved:
             loop = tool_loop_of(preparation, builder, self.tools, layers, lifecycle, review, generate=generate)
         generation: Generation
         if loop:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from app.core.history.turns import Turn
@@ -27,23 +26,15 @@ class ApprovedCall(NamedTuple):
     earlier: tuple[Item, Upstream] | None = None
 
 
-class Decisions(NamedTuple):
-    approved: Sequence[ApprovedCall] = ()
-    denied: Mapping[str, str] = MappingProxyType({})  # each denial's path, by approval request id
-
-
-NO_DECISIONS = Decisions()
-
-
 def has_approval_responses(items: Iterable[Item]) -> bool:
     return any(item["type"] == APPROVAL_RESPONSE for item in items)
 
 
 def find_decisions(
     stored: Sequence[Item], new: Sequence[Item], upstream: Mapping[str, Upstream], turns: Sequence[Turn]
-) -> Decisions:
+) -> tuple[list[ApprovedCall], list[tuple[str, str]]]:
     """
-    Approved calls that are not in the conversation, and denied calls.
+    Approved calls that are not in the conversation, and denied calls: approval request ids, and each denial's path.
 
     A call that could not be started runs again if approved again. `turns` are all stored turns in the chains, including
     siblings. Raises `InvalidRequest` for an invalid answer, or for an approval after a denial.
@@ -93,7 +84,7 @@ def find_decisions(
             approved[request_id] = ApprovedCall(requests[request_id], path, call_id, earlier.get(request_id))
     if len(approved) > MAX_APPROVED:
         raise InvalidRequest(f"Invalid 'input': must approve at most {MAX_APPROVED} calls.", param="input")
-    return Decisions([*approved.values()], dict([*denied.items()][-MAX_DENIED:]))
+    return [*approved.values()], [*denied.items()][-MAX_DENIED:]
 
 
 def answered_before(path: str, *, denied: bool) -> InvalidRequest:

@@ -8,10 +8,10 @@ from operator import itemgetter
 
 import orjson
 
-from app.core.history.approvals import NO_DECISIONS, Decisions, find_decisions, has_approval_responses
+from app.core.history.approvals import ApprovedCall
 from app.core.history.compaction import COMPACTION, has_compaction, is_compaction, without_compacted
 from app.core.history.past import UNCHANGED, Configuration, Past, rewrite_items
-from app.core.history.turns import ImageReference, Turn, check_outputs, parts_of
+from app.core.history.turns import ImageReference, check_outputs, parts_of
 from app.core.items import is_by_user
 from app.core.stream.event_builder import Upstream
 from app.core.types import frozen
@@ -30,7 +30,8 @@ class RequestContext:
     decrypted: dict[str, Upstream]  # the part of `upstream` sent in encrypted form
     compacts: bool  # whether the request is for a summary
     warnings: Warnings
-    decisions: Decisions = NO_DECISIONS
+    approved: Sequence[ApprovedCall] = ()
+    denied: Sequence[tuple[str, str]] = ()  # approval request ids, and each denial's path in the request
     configuration: Configuration = UNCHANGED  # set by conversation items
     images: Mapping[str, ImageReference] = field(default_factory=dict)  # stored separately, by item id
 
@@ -42,8 +43,9 @@ class NewInput:
     items: list[Item]
     upstream: dict[str, Upstream] = field(default_factory=dict)  # for the conversation, and for items from elsewhere
     decrypted: dict[str, Upstream] = field(default_factory=dict)
-    related: Sequence[Turn] = ()  # turns in the chains of the answered approval requests
     warnings: Warnings = field(default_factory=Warnings)
+    approved: Sequence[ApprovedCall] = ()
+    denied: Sequence[tuple[str, str]] = ()  # approval request ids, and each denial's path in the request
 
 
 _MESSAGE = frozenset({"message"})
@@ -63,9 +65,6 @@ def first_context(messages: list[Item], key: str) -> RequestContext:
 def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:
     """Raises `InvalidRequest` for input that does not fit the conversation."""
     new, warnings = new_input.items, new_input.warnings
-    decisions = NO_DECISIONS
-    if has_approval_responses(new):
-        decisions = find_decisions(past.items, new, new_input.upstream, new_input.related)
     if request.conversation:
         known = past.items_by_id()
         new = [item for item in new if str(item.get("id")) not in known]
@@ -76,16 +75,10 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
     if past.response_ids:
         check_outputs(past.items, new)
         new = drop_repetitions(past.items, new, warnings)
-    return join(past, new, new_input, key, decisions)
+    return join(past, new, new_input, key)
 
 
-def join(
-    past: Past,
-    new: list[Item],
-    new_input: NewInput,
-    key: str,
-    decisions: Decisions = NO_DECISIONS,
-) -> RequestContext:
+def join(past: Past, new: list[Item], new_input: NewInput, key: str) -> RequestContext:
     compacts = is_compaction(new)
     if compacts:
         new = new[:-1]
@@ -109,7 +102,8 @@ def join(
         decrypted=new_input.decrypted,
         compacts=compacts,
         warnings=warnings,
-        decisions=decisions,
+        approved=new_input.approved,
+        denied=new_input.denied,
         configuration=configuration,
         images=past.images,
     )

@@ -17,7 +17,7 @@ from functools import partial
 
 from app.core.bounded_json import size_of
 from app.core.history import turns as history
-from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE, has_approval_responses
+from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE, find_decisions, has_approval_responses
 from app.core.history.context import NewInput, RequestContext, are_messages, continue_past, first_context, join
 from app.core.history.past import Past
 from app.core.history.turns import Turn, image_references
@@ -155,9 +155,10 @@ class ContextLoader:
             decrypt_items, new, self.cipher, lookup.owner, key=key, known=upstream, warnings=warnings
         )
         if not has_approval_responses(new):
-            return NewInput(new, upstream, decrypted, warnings=warnings)
+            return NewInput(new, upstream, decrypted, warnings)
         new = await lookup.with_stored_requests(new, past, upstream)
-        return NewInput(new, upstream, decrypted, await lookup.related(new), warnings)
+        approved, denied = find_decisions(past.items, new, upstream, await lookup.related(new))
+        return NewInput(new, upstream, decrypted, warnings, approved, denied)
 
 
 async def _with_files(files: InputFiles, context: RequestContext, owner: str) -> RequestContext:

@@ -134,7 +134,7 @@ class ToolLoop(Generation):
         began = clock()
         await self._calls.open(delivery, open_after)
         self._lifecycle.step("tools", began, clock())
-        if self._preparation.context.decisions.approved:
+        if self._preparation.context.approved:
             self._deliver(delivery)  # errors must be events from now on
             await self._calls.run_approved(delivery)
         while True:
@@ -363,7 +363,7 @@ def tool_loop_of(
     """
     request, context, caller = preparation.request, preparation.context, preparation.caller
     declared = declared_tools(tools, request, caller, context, preparation.response["id"])
-    if context.decisions.approved and not (declared and generate):
+    if context.approved and not (declared and generate):
         message = "Invalid 'tools': must contain the tools of all approved calls."
         raise InvalidRequest(message, param="tools")
     threshold: int | None = None

@@ -11,11 +11,11 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from app.core.history.approvals import ApprovedCall, Decisions, answered_before
+from app.core.history.approvals import ApprovedCall, answered_before
 from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES
 from app.core.request.tools import deferred_tools
@@ -110,7 +110,7 @@ class HostedCalls:
         self.builder.end_step(step, "tools")
 
     async def run_approved(self, delivery: EventWriter) -> None:
-        calls = [await self._approved_call(approval) for approval in self._context.decisions.approved]
+        calls = [await self._approved_call(approval) for approval in self._context.approved]
         running = [call for call in calls if call in self.builder.running]
         await self.run(delivery, running, 0)
 
@@ -373,16 +373,16 @@ class Approvals:
     async def _is_denied(self, partition: str, attempt: str) -> bool:
         return await self._store.get(partition, f"{_USED}{attempt}") == _DENIED
 
-    async def decide(self, decisions: Decisions) -> None:
+    async def decide(self, approved: Iterable[ApprovedCall], denied: Iterable[tuple[str, str]]) -> None:
         """
         Store a request's denials, so that the calls cannot be approved later.
 
         Raises `InvalidRequest` for contradictory answers, and `StoreUnavailable`.
         """
-        for call in decisions.approved:
+        for call in approved:
             if await self._is_denied(*await self._next(call.request["id"])):
                 raise answered_before(call.path, denied=True)
-        for request_id, path in decisions.denied.items():
+        for request_id, path in denied:
             partition, attempt = await self._next(request_id)
             added = await self._store.add(partition, f"{_USED}{attempt}", _DENIED)
             if not added and not await self._is_denied(partition, attempt):
