@@ -201,13 +201,8 @@ class Preparation:
         model_request = self._model_request(request, items, upstream, hosted, len(output))
         return await self._query(model_request, builder, rules)
 
-    async def compactable_tokens(
-        self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]
-    ) -> int:
-        """The tokens in `body` that a compaction would summarize."""
-        return await run_in_thread_if_large(self._compactable_tokens, body, output, upstream)
-
-    def _compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
+    def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
+        """The tokens in `body` that a compaction would summarize; encodes a request."""
         request, _ = compaction.summary_request(self._effective, (), "")
         items = minimum_after_compaction([*self._items, *output])
         tokens = estimate_prompt({"messages": conversation_of(body)})

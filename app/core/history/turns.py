@@ -46,16 +46,18 @@ class Turn(NamedTuple):
     def entry(self) -> bytes:
         response, measures = self.response, self.measures or {}
         steps = json_list(measures.get("steps"))[:_STEPS]
+        output = response.get("output") or ()
+        answer = (text for item in output if item.get("type") == "message" for text in _texts(item.get("content")))
         return dumps(
             {
                 **dict(zip(_LISTED, map(response.get, _LISTED), strict=True)),
                 **dict(zip(_MEASURED, map(measures.get, _MEASURED), strict=True)),
                 "steps": [{name: step[name] for name in _STEP if name in step} for step in steps],
-                "tools": tools_used(response.get("output") or ()),
+                "tools": tools_used(output),
                 "error": (error := response.get("error")) and error.get("code"),
                 "metadata": response.get("metadata") or {},
                 "preview": preview(self.input),
-                "answer": answer_preview(response.get("output") or ()),
+                "answer": _beginning("\n".join(itertools.islice(answer, 2))),
             }
         )
 
@@ -100,11 +102,6 @@ def tools_used(output: Sequence[Item]) -> list[str]:
             name = item.get("server_label") if kind == "mcp_call" else item.get("name")
             tools[str(name or kind.removesuffix("_call"))] = None
     return [*tools][:_TOOLS]
-
-
-def answer_preview(output: Sequence[Item]) -> str:
-    texts = (text for item in output if item.get("type") == "message" for text in _texts(item.get("content")))
-    return _beginning("\n".join(itertools.islice(texts, 2)))
 
 
 def preview(items: Sequence[Item]) -> str:

@@ -35,16 +35,15 @@ class DeltaFields:
         """Encode consecutive events; `number` is the first sequence number."""
         template = self._template
         if template is None:
-            template = self._template = self._sse_template()
+            # The SSE frame, with placeholders for the number and the text.
+            head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')
+            before, after = head.replace(b"%", b"%%").split(b":-1,")
+            name, after_delta = self.type.encode(), tail.replace(b"%", b"%%")
+            template = b"event: %b\ndata: %b:%%d,%b%%b%b\n\n" % (name, before, after, after_delta)
+            self._template = template
         if len(deltas) == 1:
             return template % (number, orjson.dumps(deltas[0]))
         return b"".join(map(template.__mod__, enumerate(map(orjson.dumps, deltas), number)))
-
-    def _sse_template(self) -> bytes:
-        head, tail = orjson.dumps(self.event(-1, "\\")).split(b'"\\\\"')
-        before, after = head.replace(b"%", b"%%").split(b":-1,")
-        name = self.type.encode()
-        return b"event: %b\ndata: %b:%%d,%b%%b%b\n\n" % (name, before, after, tail.replace(b"%", b"%%"))
 
 
 # Shared fields, first sequence number, and consecutive texts.

@@ -37,6 +37,7 @@ from app.responses.policy import InputReview
 from app.responses.preparation import Preparation
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction, declared_tools
+from app.runtime.threads import run_in_thread_if_large
 from app.stores import LayeredStore
 from app.tools import HostedTool
 
@@ -262,7 +263,8 @@ class ToolLoop(Generation):
         if query is None or threshold is None or estimate_prompt(query.body) <= threshold:
             return None
         output = self.builder.response["output"]
-        tokens = await self._preparation.compactable_tokens(query.body, output, self._upstream())
+        arguments = query.body, output, self._upstream()
+        tokens = await run_in_thread_if_large(self._preparation.compactable_tokens, *arguments)
         return tokens >= threshold * _WORTHWHILE
 
     async def _compact(self, delivery: EventWriter, open_after: float | None) -> None:

@@ -196,16 +196,12 @@ class ToolSessions:
         """Failures become outcomes, not exceptions."""
         try:
             async with asyncio.timeout(self._call_seconds) as limit:
-                outcome = await session.run(call, report)
-        except TimeoutError:
-            if not limit.expired():
-                logger.exception("hosted tool failed", extra={"function": call.function.name})
-                return Outcome.failed("The tool failed.")
-            return Outcome.failed(f"The tool did not answer within {self._call_seconds:g} seconds.")
-        except Exception:
+                return await session.run(call, report)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return Outcome.failed(f"The tool did not answer within {self._call_seconds:g} seconds.")
             logger.exception("hosted tool failed", extra={"function": call.function.name})
             return Outcome.failed("The tool failed.")
-        return outcome
 
     def truncated(self, output: str | list[Part]) -> str | list[Part]:
         if isinstance(output, str):
