@@ -112,9 +112,9 @@ def create_app(
     responses = Responses(
         router,
         instrumented,
+        background,
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
-        background=background,
         observers=[*observers, activity, *filter(None, (revocation, policy))],
         tools=tools,
     )

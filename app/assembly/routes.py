@@ -178,7 +178,7 @@ def about(settings: Settings, api: APIDependencies, backends: Router, caller: Ca
         "tools": offered_tools(responses.tools, caller),
         "file_search": offers_file_search(responses.tools, caller),
         "prompts": offered_prompts(responses.options.prompts),
-        "background": responses.has_background,
+        "background": True,
         "key_required": api.auth.required,
         "metrics": settings.metrics != "off",
         "currency": settings.currency,

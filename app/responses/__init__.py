@@ -53,10 +53,10 @@ class Responses:
         self,
         backend: Backend,
         store: Store,
+        background: Background,
         options: GenerationOptions | None = None,
         *,
         cipher: ContentCipher | None = None,
-        background: Background | None = None,
         observers: Sequence[Observer] = (),
         tools: Mapping[str, HostedTool] | None = None,
     ) -> None:
@@ -68,7 +68,6 @@ class Responses:
         self.observers = observers
         self.policy: PolicyHooks | None = None  # reviews input and output
         self.vision: Vision | None = None  # describes images for text-only models
-        self.has_background = background is not None
         self._cipher = cipher or ContentCipher()
         self.quota = StorageQuota(store, self.options.max_stored_bytes)
         self.conversations = Conversations(store, self._cipher, self.quota)

@@ -22,13 +22,12 @@ from app.stores import Change, LayeredStore, RunKey, Store, apply_with, images_p
 class StoredResponses:
     """Stored responses are visible only to their owner. Unknown ids raise `NotFound`."""
 
-    def __init__(self, store: Store, loader: ContextLoader, background: Background | None) -> None:
+    def __init__(self, store: Store, loader: ContextLoader, background: Background) -> None:
         self._store = store
         self._loader = loader
         self._background = background
 
     async def launch(self, request: CreateResponse, run: Run) -> Response:
-        assert self._background
         options = request.background_options
         if options and options.completion_window != "soonest":
             LOW_PRIORITY.set(True)  # the task inherits this context
@@ -40,7 +39,7 @@ class StoredResponses:
     async def follow(self, response_id: str, caller: Caller, after: int = -1) -> EventSubscription:
         """A background response's events after a sequence number; raises `InvalidRequest` if they are not stored."""
         response = (await self._load(response_id, caller)).response
-        if self._background is None or not response["background"]:
+        if not response["background"]:
             raise InvalidRequest("Only responses created with `background: true` can be streamed.", param="stream")
         subscription = await self._background.follow(_run_key(response_id, caller.owner), after)
         if subscription is None:
@@ -69,7 +68,7 @@ class StoredResponses:
             Change(images_partition(partition), {}, delete=[response_id]),
         )
         self._loader.cache.remove_with(caller.owner, response_id)
-        if partition and self._background:  # last, because cleanup after a dead worker first checks for the response
+        if partition:  # last, because cleanup after a dead worker first checks for the response
             await self._background.delete(RunKey(partition, response_id))
         if not deleted:
             raise _not_found(response_id)
@@ -80,19 +79,16 @@ class StoredResponses:
         if not response["background"]:
             message = "Cannot cancel a synchronous response. Only one created with `background: true` can be cancelled."
             raise InvalidRequest(message)
-        if response["status"] in TERMINAL or self._background is None:
+        if response["status"] in TERMINAL:
             return response
         await self._background.cancel(_run_key(response_id, caller.owner))
         return await self.retrieve(response_id, caller)
 
     def check_background(self, request: CreateResponse) -> None:
         """Raises `InvalidRequest` for an unsupported background request."""
-        if request.background:
-            if not request.store:
-                message = "Invalid 'store': must be true or omitted with `background: true`."
-                raise InvalidRequest(message, param="background")
-            if self._background is None:
-                raise InvalidRequest("This server does not support background responses.", param="background")
+        if request.background and not request.store:
+            message = "Invalid 'store': must be true or omitted with `background: true`."
+            raise InvalidRequest(message, param="background")
         options = request.background_options
         if options and options.completion_window != "soonest" and (request.stream or not request.background):
             param = "background_options.completion_window"
@@ -116,7 +112,7 @@ class StoredResponses:
         """
         run = _run_key(turn.response["id"], owner)
         addition = self._loader.conversations.addition(request, owner, turn)
-        if request.background and self._background:
+        if request.background:
             await self._background.save(run, turn, addition)
             return
         stored = turn.response["store"]
@@ -136,7 +132,7 @@ class StoredResponses:
         if partition is None or record is None:
             raise _not_found(response_id)
         turn = await read_records([record], Turn.of, record)
-        if turn.response["status"] in TERMINAL or self._background is None:
+        if turn.response["status"] in TERMINAL:
             return turn
         # The response is running, has just ended, or its worker has died.
         if not await self._background.ended(RunKey(partition, response_id)):

@@ -20,11 +20,11 @@ from app.core.sse.encoder import DONE_FRAME as END
 from app.core.sse.encoder import encode_sse as encoded
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
-from app.responses import Caller, Responses
+from app.responses import Caller
 from app.stores.memory import MemoryStore
 from tests.clients.clients import CLIENTS, Driver
 from tests.streams.recording import CIPHER, NAMES, Recording, Wire, load
-from tests.support.build import builder
+from tests.support.build import builder, responses_on
 from tests.support.deliveries import RecordingWriter
 from tests.support.upstream import DONE, Upstream, call, finish, reply, sse, usage
 
@@ -55,7 +55,7 @@ async def events_of(recording: Recording, dialect: str) -> list[Event]:
     backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     fields = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
-    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
+    responses = responses_on(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     try:
         run = await responses.create(CreateResponse.model_validate(fields), Caller(dialect=DIALECTS[dialect]))
         writer = RecordingWriter()

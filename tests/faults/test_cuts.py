@@ -21,10 +21,11 @@ from app.core.sse.encoder import decode_events, encode_sse
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
-from app.responses import Caller, Responses
+from app.responses import Caller
 from app.stores.memory import MemoryStore
 from tests.streams.recording import CIPHER
 from tests.support import laws
+from tests.support.build import responses_on
 from tests.support.deliveries import RecordingWriter, SlowWriter
 from tests.support.server_apis import SERVER_APIS, Output, ServerAPI, encoded
 from tests.support.upstream import CLOSE, RESET, Step, Upstream, head, piece
@@ -101,7 +102,7 @@ async def followed(api: ServerAPI, data: bytes, cuts: list[int], end: Step | Non
         upstream.native = True
         backend = ModelServer(upstream.url, profile=Profile().override(api.settings), retries=0)
         try:
-            responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
+            responses = responses_on(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
             request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}
             run = await responses.create(CreateResponse.model_validate(request), Caller())
             async with asyncio.timeout(20):

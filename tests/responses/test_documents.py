@@ -17,6 +17,7 @@ from app.responses.context.documents import PdfTexts
 from app.responses.delivery import NO_DELIVERY
 from app.responses.inspection import Inspection
 from app.stores.memory import MemoryStore
+from tests.support.build import responses_on
 
 
 def pdf(*pages: str) -> bytes:
@@ -62,7 +63,7 @@ class Listening(DemoBackend):
 
 
 def responses_of(backend: Listening) -> Responses:
-    return Responses(backend, MemoryStore(ttl=60, max_bytes=1_000_000))
+    return responses_on(backend, MemoryStore(ttl=60, max_bytes=1_000_000))
 
 
 async def answer(responses: Responses, **fields: Any) -> str:

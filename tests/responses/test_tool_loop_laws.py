@@ -27,7 +27,7 @@ from app.stores.memory import MemoryStore
 from app.tools import ToolHost, ToolLimits
 from app.tools.demo import DemoTool
 from tests.support import laws
-from tests.support.build import call, delta, finish
+from tests.support.build import call, delta, finish, responses_on
 from tests.support.deliveries import SlowWriter
 from tests.support.hosted_lab import LabTool, ScriptedTool
 from tests.support.scripted import Scripted
@@ -115,7 +115,7 @@ async def _play(
     backend = Scripted(*(answer.script() for answer in rounds), [delta(content="Done."), finish("stop")])
     tools = {"lab": LabTool(), "demo": DemoTool.from_settings({}, ToolHost())}
     options = GenerationOptions(tool_limits=ToolLimits(max_rounds=4))
-    responses = Responses(backend, MemoryStore(ttl=60), options, tools=tools)
+    responses = responses_on(backend, MemoryStore(ttl=60), options, tools=tools)
     request = CreateResponse.model_validate(
         {
             "model": "m",

@@ -14,11 +14,11 @@ from app.core.history.turns import Turn
 from app.core.profile import Profile
 from app.core.types.request import CreateResponse
 from app.errors import APIError
-from app.responses import Caller, GenerationOptions, Responses
+from app.responses import Caller, GenerationOptions
 from app.responses.context import MAX_AGE, HistoryCache, past_after
-from app.stores import Store
+from app.stores import ServerStore
 from app.stores.memory import MemoryStore
-from tests.support.build import delta
+from tests.support.build import delta, responses_on
 from tests.support.scripted import Scripted
 from tests.support.store_locations import TTL, Memory, StoreLocation
 
@@ -30,9 +30,10 @@ PROFILE = Profile().override({"request.reasoning_replay": "always"})
 class Worker:
     """A process: its responses, its cache, and its backend's requests."""
 
-    def __init__(self, store: Store, history_cache: int = 10_000_000) -> None:
+    def __init__(self, store: ServerStore, history_cache: int = 10_000_000) -> None:
         self.backend = Scripted([*ANSWER], profile=PROFILE)
-        self.responses = Responses(self.backend, store, GenerationOptions(history_cache=history_cache))
+        self.store = store
+        self.responses = responses_on(self.backend, store, GenerationOptions(history_cache=history_cache))
 
     @property
     def cache(self) -> HistoryCache:
@@ -48,7 +49,7 @@ class Worker:
     async def model_messages(self, text: str, previous: str | None, caller: Caller) -> Any:
         """Return the model's messages, or the error, without any cache."""
         request = CreateResponse.model_validate({"model": "m", "input": text, "previous_response_id": previous})
-        uncached = Responses(self.backend, self.responses.store, GenerationOptions(history_cache=0))
+        uncached = responses_on(self.backend, self.store, GenerationOptions(history_cache=0))
         try:
             context = await uncached.context(request, caller)
         except APIError as error:

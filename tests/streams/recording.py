@@ -36,9 +36,10 @@ from app.backends.server.client import ModelServer
 from app.core.ids import chain_key
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
-from app.responses import Caller, Responses, Run
+from app.responses import Caller, Run
 from app.responses.encryption import ContentCipher
 from app.stores.memory import MemoryStore
+from tests.support.build import responses_on
 from tests.support.deliveries import RecordingWriter
 
 PLACE = Path(__file__).parent
@@ -121,7 +122,7 @@ async def play(recording: Recording, positions: Iterable[int] = ()) -> tuple[lis
     backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     body = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
-    responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
+    responses = responses_on(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     run = await responses.create(CreateResponse.model_validate(body), Caller())
     writer = RecordingWriter()
     try:

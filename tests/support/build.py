@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
-from app.backends import EncodedRequest, ModelRequest
+from app.backends import Backend, EncodedRequest, ModelRequest
 from app.backends.apis.chat.decoder import ChunkReader
 from app.core.history.resource import new_response
 from app.core.profile import CALL_NAME_NOISE, Profile
@@ -19,8 +19,11 @@ from app.core.stream.tool_calls import CallRules
 from app.core.types.deltas import DONE, Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
+from app.responses import GenerationOptions, Responses
+from app.responses.background import Background
 from app.responses.generate import ModelQuery, ending_of
 from app.responses.generate import finish_response as end_response
+from app.stores import ServerStore
 
 
 def delta(**fields: Any) -> RawEvent:
@@ -127,3 +130,10 @@ def output(events: list[Event]) -> list[dict[str, Any]]:
 def calls(events: list[Event]) -> list[tuple[str, str, str]]:
     """The calls of an answer: name, arguments, status."""
     return [(i["name"], i["arguments"], i["status"]) for i in output(events) if i["type"] == "function_call"]
+
+
+def responses_on(
+    backend: Backend, store: ServerStore, options: GenerationOptions | None = None, **more: Any
+) -> Responses:
+    """Return responses whose background runs have their log in the same store."""
+    return Responses(backend, store, Background(store, store.log(ttl=60, lease=20)), options, **more)
