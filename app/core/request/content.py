@@ -19,27 +19,11 @@ from app.errors import InvalidRequest, Warnings, quote
 ChatPart: TypeAlias = JSONObject
 
 
-class PartError(Exception):
-    """A part cannot be sent; `field` is "" for the part itself."""
-
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.field = field
-        self.index = 0
-
-    @property
-    def where(self) -> str:
-        """For example `[1].file_id`."""
-        return f"[{self.index}].{self.field}" if self.field else f"[{self.index}]"
+# Each function raises `InvalidRequest`, with the part's field as `param`, for a part that cannot be sent.
 
 
 def _text(part: Part, options: ContentOptions) -> ChatPart:
     return {"type": "text", "text": part["text"]}
-
-
-def _refusal(part: Part, options: ContentOptions) -> ChatPart:
-    return {"type": "text", "text": part["refusal"]}  # servers reject `refusal` parts in requests
 
 
 _DETAILS = {"original": "high"}  # not in Chat Completions
@@ -47,7 +31,7 @@ _DETAILS = {"original": "high"}  # not in Chat Completions
 
 def _image(part: Part, options: ContentOptions) -> ChatPart:
     if options.images == "error":
-        raise PartError("This backend does not support images.")
+        raise InvalidRequest("This backend does not support images.")
     if not (url := part.get("image_url")):
         raise _missing(part, "image_url", "the image as an `image_url`, for example a data URL")
     image = {"url": url}
@@ -56,14 +40,19 @@ def _image(part: Part, options: ContentOptions) -> ChatPart:
     return {"type": "image_url", "image_url": image}
 
 
+def _text_in(part: Part) -> str | None:
+    return file_text(part) if part.get(PDF_TEXT) is None else part[PDF_TEXT]
+
+
 def _file(part: Part, options: ContentOptions) -> ChatPart:
-    if (text := file_text(part) if part.get(PDF_TEXT) is None else part[PDF_TEXT]) is not None:
+    if (text := _text_in(part)) is not None:
         return {"type": "text", "text": as_text(part, text)}
     if options.files != "pass" and (reason := part.get(PDF_ERROR)):
-        raise PartError(reason, "file_data")
+        raise InvalidRequest(reason, param="file_data")
     if options.files == "error":
-        field = next((name for name in ("file_data", "file_url", "file_id") if part.get(name)), "")
-        raise PartError("This backend supports only text files. Send the file's text as `input_text`.", field)
+        field = next((name for name in ("file_data", "file_url", "file_id") if part.get(name)), None)
+        message = "This backend supports only text files. Send the file's text as `input_text`."
+        raise InvalidRequest(message, param=field)
     file = {name: part[name] for name in ("filename", "file_data", "file_url") if part.get(name)}
     if "file_data" not in file and "file_url" not in file:
         raise _missing(part, "file_data", "the file as `file_data` or `file_url`")
@@ -72,19 +61,15 @@ def _file(part: Part, options: ContentOptions) -> ChatPart:
 
 def _audio(part: Part, options: ContentOptions) -> ChatPart:
     if options.audio == "error":
-        raise PartError("This backend does not support audio.")
+        raise InvalidRequest("This backend does not support audio.")
     audio = part["input_audio"]
     return {"type": "input_audio", "input_audio": {"data": audio["data"], "format": audio["format"]}}
 
 
-def _video(part: Part, options: ContentOptions) -> ChatPart:
-    return {"type": "video_url", "video_url": {"url": part["video_url"]}}
-
-
-def _missing(part: Part, field: str, wanted: str) -> PartError:
+def _missing(part: Part, field: str, wanted: str) -> InvalidRequest:
     if part.get("file_id"):
-        return PartError(f"This server does not accept file ids here. Send {wanted}.", "file_id")
-    return PartError(f"This part is empty. Send {wanted}.", field)
+        return InvalidRequest(f"This server does not accept file ids here. Send {wanted}.", param="file_id")
+    return InvalidRequest(f"This part is empty. Send {wanted}.", param=field)
 
 
 # Some clients send `output_text` instead of `input_text`, or the reverse.
@@ -94,12 +79,13 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
     "text": _text,
     "summary_text": _text,
     "reasoning_text": _text,
-    "refusal": _refusal,
+    # Servers reject `refusal` parts in requests.
+    "refusal": lambda part, options: {"type": "text", "text": part["refusal"]},
     "input_image": _image,
     "computer_screenshot": _image,
     "input_file": _file,
     "input_audio": _audio,
-    "input_video": _video,
+    "input_video": lambda part, options: {"type": "video_url", "video_url": {"url": part["video_url"]}},
 }
 
 
@@ -111,20 +97,16 @@ NOTE = "(Content of type {} was omitted: this model does not support it.)"
 NOTE_WARNING = "This backend does not support {}; it was replaced by a note."
 
 
-def _unchanged(made: ChatPart, part: Part) -> JSONObject:
-    return made
-
-
 def read_content(
     content: str | Sequence[Part] | None,
     options: ContentOptions,
     warnings: Warnings,
-    form: Callable[[ChatPart, Part], JSONObject] = _unchanged,
+    form: Callable[[ChatPart, Part], JSONObject] = lambda made, part: made,
 ) -> list[JSONObject]:
     """
     `form` converts a chat part, made from an item's part, to the API's part.
 
-    Raises `PartError` for a known part that cannot be sent.
+    Raises `InvalidRequest`, with a `param` such as `[1].file_id`, for a known part that cannot be sent.
     """
     if not content:
         return []
@@ -135,15 +117,17 @@ def read_content(
         if (make := _PARTS.get(part["type"])) is None:
             warnings.add(f"Content of unknown type {quote(part['type'])} was ignored.")
             continue
+        kind = _LIMITS.get(part["type"])
+        drops = kind is not None and getattr(options, kind) == "drop"
         try:
-            if _is_dropped(part, options):
+            if drops and (kind != "files" or _text_in(part) is None):
                 warnings.add(NOTE_WARNING.format(part["type"]))
                 made = {"type": "text", "text": NOTE.format(part["type"])}
             else:
                 made = make(part, options)
             parts.append(form(made, part))
-        except PartError as error:
-            error.index = index
+        except InvalidRequest as error:
+            error.param = f"[{index}].{error.param}" if error.param else f"[{index}]"
             raise
     return parts
 
@@ -152,20 +136,11 @@ def cache_control(ttl: object = None) -> JSONObject:
     return {"type": "ephemeral", **({} if ttl in (None, "5m", "in_memory") else {"ttl": "1h"})}
 
 
-def _is_dropped(part: Part, options: ContentOptions) -> bool:
-    if (limit := _LIMITS.get(part["type"])) is None or getattr(options, limit) != "drop":
-        return False
-    return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
-
-
 def check_known(content: object, input_index: int) -> None:
     """Raises `InvalidRequest` for new content without a known part."""
-    if (
-        input_index >= 0
-        and isinstance(content, list)
-        and content
-        and all(part["type"] not in PART_TYPES for part in content)
-    ):
+    if input_index < 0 or not isinstance(content, list):
+        return
+    if content and all(part["type"] not in PART_TYPES for part in content):
         param = param_in_item(input_index, ".content")
         message = f"Invalid '{param}': must contain a part of a known type: {', '.join(sorted(PART_TYPES))}."
         raise InvalidRequest(message, param=param, code="invalid_value")
@@ -182,18 +157,6 @@ def texts(parts: Sequence[ChatPart]) -> list[str]:
 
 def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
     return [part for part in parts if part["type"] != "text"]
-
-
-def joined_text(
-    content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, role: str, separator: str
-) -> str:
-    """For roles with only text; warns about other parts."""
-    if isinstance(content, str):
-        return content
-    parts = read_content(content, options, warnings)
-    for part in media(parts):
-        warnings.add(f"Content of type {part['type']} is not supported in {role} messages and was ignored.")
-    return separator.join(texts(parts))
 
 
 _TEXTS = frozenset(type_ for type_, make in _PARTS.items() if make is _text)

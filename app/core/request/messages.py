@@ -7,7 +7,7 @@ call results, in call order. Backends reject any other order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -17,10 +17,8 @@ from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
 from app.core.request.content import (
     ChatPart,
-    PartError,
     cache_control,
     check_known,
-    joined_text,
     media,
     param_in_item,
     plain_text,
@@ -357,23 +355,30 @@ class ConversationReader:
     def add(self, role: str, content: str | list[ChatPart]) -> None:
         self.read.append({"role": role, "content": content})
 
-    def parts(self, position: int, name: Literal["content", "output"]) -> list[ChatPart]:
+    def parts(
+        self,
+        position: int,
+        name: Literal["content", "output"],
+        form: Callable[[ChatPart, Part], JSONObject] | None = None,
+    ) -> list[ChatPart]:
+        """`form` as in `read_content`; by default the API's."""
         options = self.tool_content if name == "output" else self.content
         if self.items[position].get(HOSTED):
             options = self.hosted_content
         try:
-            return read_content(self.items[position].get(name), options, self.warnings, self.part)
-        except PartError as error:
-            raise self.refused(position, name, error) from None
+            return read_content(self.items[position].get(name), options, self.warnings, form or self.part)
+        except InvalidRequest as error:
+            error.param = self.param(position, f".{name}{error.param}")
+            raise
 
     def text_content(self, position: int, content: Any, *, role: str, separator: str) -> str:
-        try:
-            return joined_text(content, self.content, self.warnings, role=role, separator=separator)
-        except PartError as error:
-            raise self.refused(position, "content", error) from None
-
-    def refused(self, position: int, name: str, error: PartError) -> InvalidRequest:
-        return InvalidRequest(error.message, param=self.param(position, f".{name}{error.where}"))
+        """For roles with only text; warns about other parts."""
+        if isinstance(content, str):
+            return content
+        parts = self.parts(position, "content", lambda made, part: made)
+        for part in media(parts):
+            self.warnings.add(f"Content of type {part['type']} is not supported in {role} messages and was ignored.")
+        return separator.join(texts(parts))
 
     def input_index(self, position: int) -> int:
         """The item's index in the request's own input, negative for earlier turns."""

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 from app.core.bounded_json import loads
 from app.core.items import as_json_object
-from app.core.request.content import ChatPart, PartError, media, texts
+from app.core.request.content import ChatPart, media, texts
 from app.core.request.files import is_pdf
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import UNSIGNED, has_plain_text
 from app.core.request.roles import Message
 from app.core.types import JSONMapping, JSONObject, json_objects, json_text
 from app.core.types.request import Item, Part
-from app.errors import quote
+from app.errors import InvalidRequest, quote
 
 _DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*;base64,", re.IGNORECASE)
 _FILE_TYPES = ("image/", "audio/", "video/", "application/pdf")
@@ -45,7 +45,7 @@ def _media_part(url: str, default: str, field: str) -> JSONObject:
     if match := _DATA_URL.match(url):
         return _inline_part(match[1].lower().replace("image/jpg", "image/jpeg") or default, url[match.end() :])
     if "://" not in url[:20]:
-        raise PartError("Must be a URL, or a data URL in base64.", field)
+        raise InvalidRequest("Must be a URL, or a data URL in base64.", param=field)
     guessed = None
     with suppress(ValueError):
         guessed, _ = guess_type(urlsplit(url).path)
@@ -69,7 +69,8 @@ def _file_part(made: ChatPart) -> JSONObject:
     elif declared in ("", "application/octet-stream"):
         declared = (isinstance(name, str) and guess_type(name)[0]) or ""
     if not declared.startswith(_FILE_TYPES):
-        raise PartError("This backend supports only text, PDF, image, audio and video files.", "file_data")
+        message = "This backend supports only text, PDF, image, audio and video files."
+        raise InvalidRequest(message, param="file_data")
     return _inline_part(declared, data[match.end() if match else 0 :])
 
 

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from app.core.bounded_json import loads
 from app.core.items import as_json_object
 from app.core.request.caching import THINKING_BLOCKS
-from app.core.request.content import ChatPart, PartError
+from app.core.request.content import ChatPart
 from app.core.request.files import is_pdf
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import UNSIGNED, has_plain_text
 from app.core.request.roles import Message, is_blank
 from app.core.types import JSONObject
 from app.core.types.request import Item, Part
+from app.errors import InvalidRequest
 
 _DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*;base64,", re.IGNORECASE)
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -37,7 +38,8 @@ def _base64_image(url: str, field: str) -> JSONObject:
     match = _DATA_URL.match(url)
     media_type = match[1].lower().replace("image/jpg", "image/jpeg") if match else ""
     if match is None or media_type not in _IMAGES:
-        raise PartError("This backend supports images only as JPEG, PNG, GIF or WebP, as a URL or base64 data.", field)
+        message = "This backend supports images only as JPEG, PNG, GIF or WebP, as a URL or base64 data."
+        raise InvalidRequest(message, param=field)
     return {"type": "base64", "media_type": media_type, "data": url[match.end() :]}
 
 
@@ -52,13 +54,13 @@ def _file_block(made: ChatPart) -> JSONObject:
     elif data.lower().startswith("data:image/"):
         return {"type": "image", "source": _base64_image(data, "file_data")}
     else:
-        raise PartError("This backend supports only text, PDF and image files.", "file_data")
+        raise InvalidRequest("This backend supports only text, PDF and image files.", param="file_data")
     return {"type": "document", "source": source, **({"title": name} if (name := file.get("filename")) else {})}
 
 
 def _refused_block(made: ChatPart) -> JSONObject:
     kind = "audio" if made["type"] == "input_audio" else "video"
-    raise PartError(f"This backend does not support {kind}.")
+    raise InvalidRequest(f"This backend does not support {kind}.")
 
 
 # By chat part type.
