@@ -13,9 +13,8 @@ import re
 import string
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from operator import itemgetter
-from typing import NamedTuple
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.items.readings import NOTES, Names
@@ -218,27 +217,20 @@ _ALPHABETS = (
     string.ascii_lowercase,
     string.ascii_uppercase,
 )
-_PREFIXES = ("call_", "")
 _LENGTHS = (*range(32, 0, -1), *range(33, MAX_CALL_ID + 1))
-_SAMPLES = "abcd"
 _ATTEMPTS = 1000
 
 
-class _Form(NamedTuple):
-    prefix: str
-    alphabet: str
-    length: int
-
-    def id(self, seed: str) -> str:
-        number = int.from_bytes(hashlib.shake_256(seed.encode(errors="replace")).digest(64))
-        digits = []
-        for _ in range(self.length):
-            number, digit = divmod(number, len(self.alphabet))
-            digits.append(self.alphabet[digit])
-        return self.prefix + "".join(digits)
+def _hashed(prefix: str, alphabet: str, length: int, seed: str) -> str:
+    number = int.from_bytes(hashlib.shake_256(seed.encode(errors="replace")).digest(64))
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, len(alphabet))
+        digits.append(alphabet[digit])
+    return prefix + "".join(digits)
 
 
-_FORM = _Form("call_", _ALPHABETS[0], 32)
+_default_id = partial(_hashed, "call_", _ALPHABETS[0], 32)
 
 
 class CallIds:
@@ -251,7 +243,7 @@ class CallIds:
 
     def __init__(self, pattern: str = VERBATIM) -> None:
         self._pattern = None if pattern == VERBATIM else re.compile(pattern)
-        self._form = _FORM if pattern == VERBATIM else _form(pattern)
+        self._new_id = _default_id if pattern == VERBATIM else _id_for(pattern)
         self._used: set[str] = set()
         self._tried: dict[str, int] = {}  # replacements so far, by original id
 
@@ -271,18 +263,18 @@ class CallIds:
     def _replacement(self, call_id: str) -> str:
         for attempt in range(self._tried.get(call_id, 0), self._tried.get(call_id, 0) + _ATTEMPTS):
             self._tried[call_id] = attempt + 1
-            candidate = self._form.id(f"{call_id}\n{attempt}")
+            candidate = self._new_id(f"{call_id}\n{attempt}")
             if len(candidate) <= MAX_CALL_ID and self._is_free(candidate):
                 return candidate
-        return _FORM.id(f"{call_id}\n{self._tried[call_id]}")  # uniqueness matters more than an exhausted pattern
+        return _default_id(f"{call_id}\n{self._tried[call_id]}")  # uniqueness matters more than an exhausted pattern
 
 
 @lru_cache(maxsize=64)
-def _form(pattern: str) -> _Form:
-    """An id format for the pattern, preferably long, for fewer collisions."""
+def _id_for(pattern: str) -> Callable[[str], str]:
+    """Turns a seed into an id that matches the pattern, preferably a long id, for fewer collisions."""
     fits = re.compile(pattern).fullmatch
-    for length, prefix, alphabet in itertools.product(_LENGTHS, _PREFIXES, _ALPHABETS):
-        form = _Form(prefix, alphabet, length)
-        if len(prefix) + length <= MAX_CALL_ID and all(fits(form.id(seed)) for seed in _SAMPLES):
-            return form
-    return _FORM
+    for length, prefix, alphabet in itertools.product(_LENGTHS, ("call_", ""), _ALPHABETS):
+        new_id = partial(_hashed, prefix, alphabet, length)
+        if len(prefix) + length <= MAX_CALL_ID and all(fits(new_id(seed)) for seed in "abcd"):
+            return new_id
+    return _default_id
