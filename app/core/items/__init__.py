@@ -20,14 +20,6 @@ Role: TypeAlias = Literal["message", "reasoning", "call", "output", "hosted", "c
 Details: TypeAlias = Callable[[Item], Iterable[tuple[str, dict[str, object]]]]
 
 
-def _as_text(written: str) -> object:
-    return written
-
-
-def _no_details(item: Item) -> Iterable[tuple[str, dict[str, object]]]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemType:
     type: str
@@ -50,13 +42,11 @@ class ItemType:
     delta: str | None = None  # event with a piece of the arguments
     done: str | None = None  # event with all arguments
     done_fields: tuple[str, ...] = ()  # other item fields in the `done` event
-    details: Details = _no_details  # further events about a complete call, with their fields
+    details: Details = lambda item: ()  # further events about a complete call, with their fields
     # Fields implied by such an event, for recovery from stored events.
-    restored: Mapping[str, Callable[[Item, Mapping[str, object]], dict[str, object]]] = dataclasses.field(
-        default_factory=dict
-    )
+    restored: Mapping[str, Callable[[Item, JSONMapping], dict[str, object]]] = dataclasses.field(default_factory=dict)
     argument: str | None = None  # the function argument for the field; None: all arguments, as JSON
-    value: Callable[[str], object] = _as_text  # the field's value, from the model's text
+    value: Callable[[str], object] = lambda written: written  # the field's value, from the model's text
     added_when_complete: bool = False
 
     # Hosted runs.
@@ -137,32 +127,10 @@ def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
         yield "response.shell_call_command.done", {"command_index": index, "command": command}
 
 
-def _restored_command(item: Item, event: Mapping[str, object]) -> dict[str, object]:
-    action: JSONMapping = item["action"]
-    return {"action": {**action, "commands": [*action["commands"], event["command"]]}}
-
-
-def _restored_output(item: Item, event: JSONMapping) -> dict[str, object]:
-    return {"output": [*item["output"], *event["output"]]}
-
-
 def _patch_diff(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
     if diff := item["operation"].get("diff"):
         yield "response.apply_patch_call_operation_diff.delta", {"item_id": item["id"], "delta": diff}
         yield "response.apply_patch_call_operation_diff.done", {"item_id": item["id"], "diff": diff}
-
-
-def _execution_error(message: str) -> dict[str, object]:
-    content = [{"type": "text", "text": message}]
-    return {"output": None, "error": {"type": "mcp_tool_execution_error", "content": content}}
-
-
-def _image_error(message: str) -> dict[str, object]:
-    return {"error": {"type": "image_generation_error", "code": "tool_error", "message": message, "param": None}}
-
-
-def _search_action(written: str) -> dict[str, object]:
-    return {"action": {"type": "search", "query": str(as_object(written).get("query", ""))}}
 
 
 _client_call = partial(ItemType, role="call", awaits_client=True)
@@ -207,7 +175,11 @@ SHELL_CALL = _client_call(
     field="action",
     value=_as_action(commands=[]),
     details=_shell_commands,
-    restored={"response.shell_call_command.done": _restored_command},
+    restored={
+        "response.shell_call_command.done": lambda item, event: {
+            "action": {**item["action"], "commands": [*item["action"]["commands"], event["command"]]}
+        }
+    },
     own_output=lambda item: "",  # if this server ran it, the output is a separate item
 )
 APPLY_PATCH_CALL = _client_call(
@@ -271,7 +243,11 @@ _ROWS = (
             "delta": "response.shell_call_output_content.delta",
             "done": "response.shell_call_output_content.done",
         },
-        restored={"response.shell_call_output_content.done": _restored_output},
+        restored={
+            "response.shell_call_output_content.done": lambda item, event: {
+                "output": [*item["output"], *event["output"]]
+            }
+        },
         empty={"output": []},
         call_id=False,
     ),
@@ -309,7 +285,10 @@ _ROWS = (
         done="response.mcp_call_arguments.done",
         value=as_json_object,
         ended={"completed": "response.mcp_call.completed", "failed": "response.mcp_call.failed"},
-        error=_execution_error,
+        error=lambda message: {
+            "output": None,
+            "error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]},
+        },
         own_output=readings.mcp_result,
     ),
     MCP_APPROVAL_REQUEST,
@@ -321,7 +300,7 @@ _ROWS = (
         added_events=("response.web_search_call.in_progress",),
         running=("response.web_search_call.searching",),
         ended={"completed": "response.web_search_call.completed"},
-        final=_search_action,
+        final=lambda written: {"action": {"type": "search", "query": str(as_object(written).get("query", ""))}},
         included={"results": "web_search_call.results"},
     ),
     _hosted_call(
@@ -358,7 +337,9 @@ _ROWS = (
         progress={"partial_image": "response.image_generation_call.partial_image"},
         ended={"completed": "response.image_generation_call.completed"},
         interrupted="failed",
-        error=_image_error,
+        error=lambda message: {
+            "error": {"type": "image_generation_error", "code": "tool_error", "message": message, "param": None}
+        },
     ),
 )
 
