@@ -10,7 +10,6 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +31,11 @@ DISTRIBUTION = "antiphon"
 
 def require_packages(packages: Iterable[str], *extras: str) -> None:
     """Raise `ValueError` with the install command for these extras if a package is missing."""
-    if not all(map(_is_installed, packages)):
+    try:
+        installed = all(map(find_spec, packages))
+    except ModuleNotFoundError:  # parent package not found
+        installed = False
+    if not installed:
         raise ValueError(f"requires more packages: {install_command(*extras)}")
 
 
@@ -49,12 +52,6 @@ def install_command(*extras: str) -> str:
         return f"{_pip_install()} -e '{_relative(clone)}{names}'"
     origin = _origin()
     return f"{_pip_install()} '{DISTRIBUTION}{names}{f' @ {origin}' if origin else ''}'"
-
-
-def _is_installed(package: str) -> bool:
-    with suppress(ModuleNotFoundError):  # parent package not found
-        return find_spec(package) is not None
-    return False
 
 
 def _origin() -> str | None:
@@ -126,7 +123,11 @@ def describe(detail: Mapping[str, Any], table: str = "table") -> str:
     if kind == "literal_error" and " or " not in context["expected"]:
         return f"must be {context['expected']}"
     if words := _WORDS.get(kind):
-        return words.format_map({name: _number(bound) for name, bound in context.items()})
+        bounds = {
+            name: int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+            for name, bound in context.items()
+        }
+        return words.format_map(bounds)
     return as_rule(str(detail["msg"]))
 
 
@@ -137,7 +138,3 @@ def as_rule(message: str) -> str:
     """Convert a pydantic message into a rule with "must": `must be a valid string`."""
     rule = message.removeprefix("Value error, ").partition(", unable to parse")[0]
     return _SHOULD.sub("must ", rule, count=1)
-
-
-def _number(bound: object) -> object:
-    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound

@@ -105,12 +105,12 @@ class ToolSecrets:
         return [self._redact(tool) for tool in tools]
 
     def redact_items(self, items: Sequence[object]) -> list[Any]:
-        return [self._redact_item(item) for item in items]
-
-    def _redact_item(self, item: object) -> object:
-        if not isinstance(item, dict) or not isinstance(tools := item.get("tools"), list):
-            return item
-        return {**item, "tools": self.redact(tools)}
+        return [
+            {**item, "tools": self.redact(tools)}
+            if isinstance(item, dict) and isinstance(tools := item.get("tools"), list)
+            else item
+            for item in items
+        ]
 
     def _redact(self, tool: object) -> object:
         if not isinstance(tool, dict):

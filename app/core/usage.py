@@ -35,8 +35,10 @@ def usage_of(
         prompt_tokens = estimate_prompt(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
     prompt, completion, cached, written, reported, _ = counts
-    reasoning = _share(completion, output) if reported is None else reported
-    return _usage(prompt, completion, min(cached, prompt), written, min(reasoning, completion))
+    if reported is None:
+        reasoning, rest = _estimates(output) if any(map(_is_reasoning, output)) else (0, 0)
+        reported = -(-completion * reasoning // (reasoning + rest)) if reasoning else 0
+    return _usage(prompt, completion, min(cached, prompt), written, min(reported, completion))
 
 
 def request_usage(reported: object) -> Usage | None:
@@ -88,13 +90,6 @@ def cost_in_nanos(dollars: object) -> int | None:
     except (ValueError, OverflowError):
         return None
     return round(amount * _NANOS) if 0 <= amount <= _MAX_COST else None
-
-
-def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
-    if not any(map(_is_reasoning, output)):
-        return 0
-    reasoning, rest = _estimates(output)
-    return -(-output_tokens * reasoning // (reasoning + rest)) if reasoning else 0
 
 
 def _estimates(output: Iterable[Item | str]) -> tuple[int, int]:

@@ -7,7 +7,7 @@ Only system messages at the start are moved, to keep the cached prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any, TypeAlias, cast
 
@@ -27,11 +27,16 @@ def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
     placement = roles.system
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant
-    if place := _PLACEMENTS.get(placement):
-        system = list(takewhile(lambda message: message["role"] in SYSTEM, messages))
-        messages = place(system, messages[len(system) :])
-    else:
+    if placement == "any":
         messages = _in_place(messages)
+    elif lead := list(takewhile(lambda message: message["role"] in SYSTEM, messages)):
+        rest = messages[len(lead) :]
+        if placement == "single_first":
+            messages = [merge(lead), *rest]
+        elif placement == "user":
+            user = {**merge(lead), "role": "user"}
+            follows = rest and rest[0]["role"] == "user"
+            messages = [merge((user, rest[0])), *rest[1:]] if follows else [user, *rest]
     if roles.alternate:
         return _alternate(messages)
     return _bridge(messages) if roles.user_after_tool == "bridge" else messages
@@ -47,30 +52,6 @@ def _in_place(messages: list[Message]) -> list[Message]:
         return messages
     lead = list(takewhile(lambda message: message["role"] == role, messages))
     return [merge(lead), *messages[len(lead) :]]
-
-
-def _first_only(system: list[Message], rest: list[Message]) -> list[Message]:
-    return system + rest
-
-
-def _single_first(system: list[Message], rest: list[Message]) -> list[Message]:
-    return [merge(system), *rest] if system else rest
-
-
-def _into_user(system: list[Message], rest: list[Message]) -> list[Message]:
-    if not system:
-        return rest
-    lead = {**merge(system), "role": "user"}
-    if rest and rest[0]["role"] == "user":
-        return [merge((lead, rest[0])), *rest[1:]]
-    return [lead, *rest]
-
-
-_PLACEMENTS: dict[str, Callable[[list[Message], list[Message]], list[Message]]] = {
-    "first_only": _first_only,
-    "single_first": _single_first,
-    "user": _into_user,
-}
 
 
 def _alternate(messages: list[Message]) -> list[Message]:

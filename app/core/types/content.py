@@ -166,14 +166,14 @@ _PARTS = {
 ContentPart = Annotated[Any, by_type(_PARTS, Unknown)]
 
 
-def _text_or_list(value: object) -> str | None:
-    return "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None
-
-
 def text_or(item: Any) -> Tagged:
     """A text, or a list of `item`."""
-    types = {"text": Text, "list": list[item]}
-    return Tagged(_text_or_list, types, "text_or_list", "must be a string or a list")
+    return Tagged(
+        lambda value: "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None,
+        {"text": Text, "list": list[item]},
+        "text_or_list",
+        "must be a string or a list",
+    )
 
 
 Content = Annotated[Any, text_or(ContentPart)]
