@@ -151,12 +151,9 @@ class SQLStore(ServerStore):
         await self._tables.aclose()
 
     async def _records(self, statement: str, partition: str, *name: str) -> dict[str, bytes]:
-        rows = await self._fetch_records(statement, partition, *name)
+        rows = await self._tables.fetch(statement, partition, *name)
         await self._renew(partition, rows)
         return {name: record for _, name, record in rows if name is not None}
-
-    async def _fetch_records(self, statement: str, *values: str) -> Rows:
-        return await self._tables.fetch(statement, *values)
 
     async def _renew(self, partition: str, rows: Rows) -> None:
         if rows and abs(self._ttl - rows[0][0]) > self._slack:

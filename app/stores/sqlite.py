@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from app.storage import one_of, read_options, seconds
 from app.storage.sqlite import SQLiteTables
-from app.storage.tables import Migrations, Row, Rows, Transaction, execute, execute_many
+from app.storage.tables import Migrations, Transaction, execute, execute_many
 from app.stores import Change, EventSegment, RunKey, images_partition, owner_of
 from app.stores.sql import EXISTS, EXPIRE, SQLLog, SQLStore, delete_expired_from
 
@@ -115,26 +115,27 @@ class SQLiteStore(SQLStore):
         if await asyncio.to_thread(self._tables.path.exists):
             await super().delete_expired()
 
-    async def _fetch_records(self, statement: str, *values: str) -> Rows:
-        rows = await super()._fetch_records(statement, *values)
-        if any(record and len(record) >= RECORD_PIECE for _, _, record in rows):
-            return await self._tables.snapshot(lambda: _whole_records(statement, values))
-        return rows
+    async def _records(self, statement: str, partition: str, *name: str) -> dict[str, bytes]:
+        records = await super()._records(statement, partition, *name)
+        if any(len(record) >= RECORD_PIECE for record in records.values()):
+            return await self._tables.snapshot(lambda: _whole_records(statement, partition, *name))
+        return records
 
 
-def _whole_records(statement: str, values: tuple[str, ...]) -> Transaction[Rows]:
-    """Join the records' pieces, in rows of time left, name and record."""
-    whole: list[Row] = []
-    for left, name, record in (yield execute(statement, *values)):
+def _whole_records(statement: str, partition: str, *names: str) -> Transaction[dict[str, bytes]]:
+    """Join the records' pieces."""
+    whole = {}
+    for _, name, record in (yield execute(statement, partition, *names)):
         if record and len(record) >= RECORD_PIECE:
             joined = io.BytesIO()  # avoids a second copy of the record
             joined.write(record)
             for number in itertools.count():
-                if not (pieces := (yield execute(_GET_PIECE, values[0], name, number))):
+                if not (pieces := (yield execute(_GET_PIECE, partition, name, number))):
                     break
                 joined.write(pieces[0][0])
             record = joined.getvalue()
-        whole.append((left, name, record))
+        if name is not None:
+            whole[name] = record
     return whole
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from app.stores import BATCH_TTL, Spending, UsageRow
 from app.stores.redis.connection import RedisClient, lua_write_guard
@@ -55,7 +55,9 @@ class RedisUsage:
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
         [names] = await self._server.execute(_NAMES, ("SMEMBERS", _NAMES))
         keys = sorted(name.decode() for name in names if key in (None, name.decode()))
-        hashes = await asyncio.gather(*(self._hash(name, month) for name in keys for month in _months(first, last)))
+        first_month, last_month = (12 * int(day[:4]) + int(day[5:7]) - 1 for day in (first, last))
+        months = [f"{month // 12:04d}-{month % 12 + 1:02d}" for month in range(first_month, last_month + 1)]
+        hashes = await asyncio.gather(*(self._hash(name, month) for name in keys for month in months))
         return [row for rows in hashes for row in rows if first <= row.day <= last]
 
     async def delete_before(self, before: str) -> None:
@@ -97,10 +99,3 @@ def _field(*parts: str) -> str:
 
 def _month_key(key: str, day: str) -> str:
     return f"antiphon:{{usage:{key}}}:{day[:7]}"
-
-
-def _months(first: str, last: str) -> Iterator[str]:
-    year, month = map(int, first.split("-")[:2])
-    while (name := f"{year:04d}-{month:02d}") <= last:
-        yield name
-        year, month = (year, month + 1) if month < 12 else (year + 1, 1)

@@ -198,7 +198,11 @@ class FileSearchSession(ToolSession):
         return [HostedFunction("file_search", "file_search_call", FILE_SEARCH_DESCRIPTION, FILE_SEARCH_PARAMETERS)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        queries = _queries(call.arguments)
+        # Small models send a single string in place of a list.
+        argument = call.arguments.get("queries") or call.arguments.get("query") or []
+        texts = argument if isinstance(argument, list) else [argument]
+        distinct = dict.fromkeys(text[:4096] for text in texts if isinstance(text, str) and text.strip())
+        queries = [*distinct][:MAX_QUERIES]
         if not queries:
             return Outcome.failed("`queries` must be a list of strings.", {"queries": [], "results": None})
         declared = self._declared
@@ -239,14 +243,6 @@ class FileSearchSession(ToolSession):
             passages.append(text)
             sources.append(Source({"type": "file_citation", "file_id": file.id, "filename": file.filename}, mark))
         return passages, sources
-
-
-def _queries(arguments: Mapping[str, object]) -> list[str]:
-    """Small models send a single string in place of a list."""
-    argument = arguments.get("queries") or arguments.get("query") or []
-    queries = argument if isinstance(argument, list) else [argument]
-    texts = [query[:4096] for query in queries if isinstance(query, str) and query.strip()]
-    return [*dict.fromkeys(texts)][:MAX_QUERIES]
 
 
 MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # per request; held in memory and sent to the backend

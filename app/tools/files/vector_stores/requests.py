@@ -38,14 +38,11 @@ class CompoundFilter(BaseModel):
     filters: Annotated[list[AttributeFilter], Field(max_length=MAX_FILTERS)]
 
 
-def _kind(value: object) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return "<compound>" if kind in ("and", "or") else "<comparison>"
-
-
 AttributeFilter: TypeAlias = Annotated[
     Annotated[ComparisonFilter, Tag("<comparison>")] | Annotated[CompoundFilter, Tag("<compound>")],
-    Discriminator(_kind),
+    Discriminator(
+        lambda value: "<compound>" if isinstance(value, dict) and value.get("type") in ("and", "or") else "<comparison>"
+    ),
 ]
 CompoundFilter.model_rebuild()
 
