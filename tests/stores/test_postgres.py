@@ -104,7 +104,7 @@ async def test_url_that_asyncpg_understands_is_accepted(url: str) -> None:
 
 async def test_error_of_a_server_that_refuses_has_no_secret(private: PostgresServer) -> None:
     url = private.url.replace("antiphon@", "nobody:s3cret@")
-    store = PostgresStore.from_url(url, ttl=60, connect_timeout=60)
+    store = PostgresStore.from_url(f"{url}?connect_timeout=60", ttl=60)
     with pytest.raises(StoreUnavailable) as unavailable:
         await store.check()
     [note] = unavailable.value.__notes__
@@ -171,9 +171,9 @@ async def test_server_that_is_unavailable_is_an_outage_until_it_is_back(
 
 
 async def test_server_that_hangs_is_an_outage(private: PostgresServer) -> None:
-    store = PostgresStore.from_url(private.url, ttl=1000, timeout=0.2, connect_timeout=60)
+    store = PostgresStore.from_url(f"{private.url}?timeout=0.2&connect_timeout=60", ttl=1000)
     await store.check()
-    impatient = PostgresStore.from_url(private.url, ttl=1000, timeout=0.1, connect_timeout=0.2)
+    impatient = PostgresStore.from_url(f"{private.url}?timeout=0.1&connect_timeout=0.2", ttl=1000)
     private.pause()
     try:
         with pytest.raises(StoreUnavailable):

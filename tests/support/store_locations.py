@@ -26,7 +26,8 @@ TTL = 1000.0
 
 def redis_store(url: str, ttl: float = TTL) -> RedisStore:
     """Return a store for which slowness is not an outage."""
-    return RedisStore.from_url(url, ttl=ttl, socket_timeout=60, socket_connect_timeout=60)
+    address, _, options = url.partition("?")
+    return RedisStore.from_url(f"{address}?socket_timeout=60&socket_connect_timeout=60&{options}", ttl=ttl)
 
 
 class StoreLocation(Protocol):

@@ -92,9 +92,9 @@ class PostgresStore(SQLStore):
         super().__init__(self._connect(address), ttl=ttl)
 
     @classmethod
-    def from_url(cls, url: str, *, ttl: float, **defaults: float) -> PostgresStore:
-        """URL options override `defaults`. Raises ValueError, without secrets."""
-        return cls(read_postgres_url(url, **defaults), ttl=ttl)
+    def from_url(cls, url: str, *, ttl: float) -> PostgresStore:
+        """Raises ValueError, without secrets."""
+        return cls(read_postgres_url(url), ttl=ttl)
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         await self._tables.execute(EXPIRE, partition, idempotent=True)  # one statement cannot replace the row

@@ -18,7 +18,6 @@ record are skipped. An entry is stored in its record's partition, and deleted an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
@@ -30,10 +29,6 @@ from app.stores.redis.connection import Command, RedisClient, lua_write_guard, m
 from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters
 from app.stores.redis.event_log import BLOCK, MAX_WAITERS, RedisLog
 from app.stores.redis.usage import RedisUsage
-
-CONNECT_TIMEOUT = 2.0
-READ_TIMEOUT = 5.0
-MAX_CONNECTIONS = 50
 
 # KEYS: the partitions. ARGV: the TTL; per partition the required record (or '') and the numbers of records to store and
 # to delete; then their names, with the records to store. The first command changes nothing; errors other than WRONGTYPE
@@ -105,37 +100,24 @@ class RedisStore(ServerStore):
         self._measures = False  # whether owners' partitions are listed, to be measured
 
     @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        ttl: float,
-        socket_connect_timeout: float = CONNECT_TIMEOUT,
-        socket_timeout: float = READ_TIMEOUT,
-        max_connections: int = MAX_CONNECTIONS,
-    ) -> RedisStore:
-        """URL options override the arguments; timeouts are in seconds. Raises ValueError, without secrets."""
-        address = read_address(url)
-        options: dict[str, Any] = {
-            "socket_connect_timeout": socket_connect_timeout,
-            "socket_timeout": socket_timeout,
-            "max_connections": max_connections,
-            **address.options,
-        }
-        limit, timeout = options.pop("max_connections"), options.pop("socket_timeout")
-        outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in address.hosts))
+    def from_url(cls, url: str, *, ttl: float) -> RedisStore:
+        """Raises ValueError, without secrets."""
+        hosts, cluster, options = read_address(url)
+        limit, timeout, connecting = (
+            options.pop(name) for name in ("max_connections", "socket_timeout", "socket_connect_timeout")
+        )
+        outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in hosts))
 
-        def client(limit: int, timeout: float, connecting: float = math.inf) -> RedisClient:
-            connecting = min(connecting, options["socket_connect_timeout"])
-            servers = make_servers(
-                address, {**options, "socket_timeout": timeout, "socket_connect_timeout": connecting}
-            )
+        def client(limit: int, timeout: float, connecting: float) -> RedisClient:
+            timeouts = {"socket_timeout": timeout, "socket_connect_timeout": connecting}
+            # `RedisClient` limits the connections.
+            servers = make_servers(hosts, cluster, {**options, **timeouts, "max_connections": 2**31 - 1})
             return RedisClient(servers, limit, connecting + timeout, outage)
 
         return cls(
-            client(limit, timeout),
-            blocking=lambda: client(MAX_WAITERS, timeout + BLOCK),
-            fast=lambda: client(limit, FAST_TIMEOUT, FAST_TIMEOUT),
+            client(limit, timeout, connecting),
+            blocking=lambda: client(MAX_WAITERS, timeout + BLOCK, connecting),
+            fast=lambda: client(limit, FAST_TIMEOUT, min(FAST_TIMEOUT, connecting)),
             ttl=ttl,
         )
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from redis import exceptions
@@ -44,11 +44,18 @@ _TLS_OPTIONS: dict[str, Callable[[str], object]] = {
     "ssl_check_hostname": lambda text: one_of("true", "false")(text) == "true",
 }
 
+_DEFAULTS: Mapping[str, float] = {
+    "socket_connect_timeout": 2.0,
+    "socket_timeout": 5.0,
+    "max_connections": 50,
+    "protocol": 2,  # servers before version 6 support no other
+}
+
 # URL before, in and after its hosts.
 _HOSTS = re.compile(r"([^:/?#]+://(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 
 Command: TypeAlias = tuple[str | int | bytes, ...]
-_Host: TypeAlias = tuple[str, int]
+Host: TypeAlias = tuple[str, int]
 
 
 def lua_write_guard(command: str) -> str:
@@ -165,16 +172,16 @@ class _Cluster:
     _HOPS = 5  # redirections per call
     _PAUSE = 0.05  # seconds before a retry during a slot move
 
-    def __init__(self, hosts: list[_Host], connect: Callable[[_Host], Redis]) -> None:
+    def __init__(self, hosts: list[Host], connect: Callable[[Host], Redis]) -> None:
         self._hosts = hosts
         self._connect = connect
-        self._clients: dict[_Host, Redis] = {}
-        self._holders: dict[int, _Host] = {}  # by slot; empty until queried
+        self._clients: dict[Host, Redis] = {}
+        self._holders: dict[int, Host] = {}  # by slot; empty until queried
         self._querying = asyncio.Lock()
 
     async def execute(self, key: str, commands: Sequence[Command]) -> list[object]:
         slot = key_slot(key.encode())
-        asking: _Host | None = None  # the key's node during a slot move
+        asking: Host | None = None  # the key's node during a slot move
         hop = 0
         while True:
             holder = asking or await self._holder(slot)
@@ -206,12 +213,12 @@ class _Cluster:
         for client in self._clients.values():
             await client.aclose()
 
-    def _client(self, host: _Host) -> Redis:
+    def _client(self, host: Host) -> Redis:
         if host not in self._clients:
             self._clients[host] = self._connect(host)
         return self._clients[host]
 
-    async def _holder(self, slot: int) -> _Host:
+    async def _holder(self, slot: int) -> Host:
         async with self._querying:
             if not self._holders:
                 self._holders = await self._query_holders()
@@ -219,7 +226,7 @@ class _Cluster:
             raise ClusterDownError("no node has the slot")
         return self._holders[slot]
 
-    async def _query_holders(self) -> dict[int, _Host]:
+    async def _query_holders(self) -> dict[int, Host]:
         # The URL's names stay valid even if all nodes change addresses.
         errors = []
         for host in dict.fromkeys([*self._hosts, *self._clients]):
@@ -237,14 +244,12 @@ class _Cluster:
         raise errors[0]
 
 
-class RedisAddress(NamedTuple):
-    hosts: list[_Host]
-    cluster: bool
-    options: dict[str, Any]  # by redis-py's names
+def read_address(url: str) -> tuple[list[Host], bool, dict[str, Any]]:
+    """
+    Return hosts, whether they are a cluster, and options by redis-py's names.
 
-
-def read_address(url: str) -> RedisAddress:
-    """Raises ValueError, without secrets in its message."""
+    Raises ValueError, without secrets in its message.
+    """
     try:
         # Since Python 3.14, `urlsplit` accepts brackets only around the whole host.
         before, hosts_text, after = match.groups() if (match := _HOSTS.fullmatch(url)) else (url, "", "")
@@ -265,32 +270,32 @@ def read_address(url: str) -> RedisAddress:
     if len(hosts) > 1 and not cluster:
         raise ValueError("Invalid store URL: only a cluster URL, redis+cluster://, can name several hosts.")
     options = {
+        **_DEFAULTS,
         "db": int(path),
         "username": unquote(parts.username) if parts.username else None,
         "password": unquote(parts.password) if parts.password else None,
         "ssl": tls,
         **read_options(parts.query, _OPTIONS | _TLS_OPTIONS if tls else _OPTIONS),
     }
-    return RedisAddress(hosts, cluster, options)
+    return hosts, cluster, options
 
 
-def make_servers(address: RedisAddress, options: dict[str, Any]) -> Redis | _Cluster:
+def make_servers(hosts: list[Host], cluster: bool, options: Mapping[str, Any]) -> Redis | _Cluster:
     """A single server's address must resolve to the primary."""
 
-    def connect(host: _Host) -> Redis:
+    def connect(host: Host) -> Redis:
         client = Redis(
             host=host[0],
             port=host[1],
             socket_keepalive=True,
-            max_connections=2**31 - 1,  # limited by `RedisClient`
             # One retry on a new connection, after a restart (ConnectionError) or failover (ReadOnlyError).
             retry=Retry(NoBackoff(), 1, (exceptions.ConnectionError, ReadOnlyError)),
-            **{"protocol": 2, **options},  # servers before version 6 support no other
+            **options,
         )
         client.connection_pool.connection_class = _TLSConnection if options["ssl"] else _Connection
         return client
 
-    return _Cluster(address.hosts, connect) if address.cluster else connect(address.hosts[0])
+    return _Cluster(hosts, connect) if cluster else connect(hosts[0])
 
 
 def _reason(error: Exception) -> str:
