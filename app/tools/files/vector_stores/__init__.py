@@ -252,7 +252,15 @@ class VectorStores:
         batch = await self._records.batch(store, batch_id)
         if batch is None:
             raise NotFound(f"File batch with id '{batch_id}' not found.", param="batch_id")
-        return batch.resource()
+        created_at, cancelled, counts = batch
+        return {
+            "id": batch_id,
+            "object": "vector_store.files_batch",
+            "created_at": created_at,
+            "vector_store_id": store.id,
+            "status": "in_progress" if counts.in_progress else "cancelled" if cancelled else "completed",
+            "file_counts": counts.resource(),
+        }
 
     async def _embedded(self, texts: Sequence[str], account: Account | None) -> Sequence[Query]:
         """If embeddings are off or unavailable, the queries have no vector."""

@@ -111,26 +111,6 @@ class NewStoreFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FileBatch:
-    id: str
-    store_id: str
-    created_at: int
-    cancelled: bool
-    counts: FileCounts
-
-    def resource(self) -> dict[str, object]:
-        status = "in_progress" if self.counts.in_progress else "cancelled" if self.cancelled else "completed"
-        return {
-            "id": self.id,
-            "object": "vector_store.files_batch",
-            "created_at": self.created_at,
-            "vector_store_id": self.store_id,
-            "status": status,
-            "file_counts": self.counts.resource(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """A file being indexed into a vector store, under a claim that excludes other processes."""
 

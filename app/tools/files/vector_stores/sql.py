@@ -22,7 +22,6 @@ from app.tools.files.vector_stores.records import (
     Candidate,
     ChunkingStrategy,
     ErrorCode,
-    FileBatch,
     FileCounts,
     Job,
     NewStoreFile,
@@ -47,7 +46,7 @@ SELECT id, store, (SELECT filename FROM antiphon_files AS files WHERE files.id =
 FROM antiphon_store_files AS entries
 """
 _BATCH = f"""
-SELECT batches.id, batches.store, batches.created_at, cancelled, {_COUNTS}
+SELECT batches.created_at, cancelled, {_COUNTS}
 FROM antiphon_file_batches AS batches LEFT JOIN antiphon_store_files AS entries ON batch = batches.{{row}}
 WHERE batches.id = $1 AND batches.store = $2 GROUP BY batches.{{row}}
 """
@@ -277,12 +276,13 @@ class VectorStoreRecords(Records, ABC):
         rows = await self._tables.fetch(completed, store.id, file_id)
         return await self._text_of(store.id, rows[0][0]) if rows else []
 
-    async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None:
+    async def batch(self, store: VectorStore, batch_id: str) -> tuple[int, bool, FileCounts] | None:
+        """Return when a batch was created, whether it was cancelled, and its files' counts."""
         rows = await self._tables.fetch(_BATCH, batch_id, store.id)
         if not rows:
             return None
-        identity, store_id, created_at, cancelled, *counts = rows[0]
-        return FileBatch(identity, store_id, created_at, bool(cancelled), FileCounts(*counts))
+        created_at, cancelled, *counts = rows[0]
+        return created_at, bool(cancelled), FileCounts(*counts)
 
     async def search(
         self,
