@@ -36,11 +36,9 @@ class Tables(Protocol):
 
     async def fetch(self, text: str, *values: object) -> Rows:
         """A read-only statement's rows."""
-        ...
 
     async def execute(self, text: str, *values: object, idempotent: bool = False) -> Rows:
         """Run a single statement that writes; return its rows. Otherwise like `run`."""
-        ...
 
     async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
         """
@@ -48,19 +46,15 @@ class Tables(Protocol):
 
         `idempotent` transactions are repeated if the connection breaks.
         """
-        ...
 
     def advisory_lock(self, key: str) -> Transaction[None]:
         """Lock a key, such as an owner, until the transaction ends."""
-        ...
 
     async def check(self) -> None:
         """The database must accept writes."""
-        ...
 
     async def aclose(self) -> None:
         """Close all connections, after running calls have ended."""
-        ...
 
 
 class Records:

@@ -60,7 +60,6 @@ class Store(Protocol):
 
         Exactly one of several concurrent calls, in any processes, returns True.
         """
-        ...
 
     async def apply(self, *changes: Change) -> bool:
         """
@@ -69,23 +68,19 @@ class Store(Protocol):
         None is made if a required record is missing, for example because another request deletes the conversation.
         Partitions of a chain have equal names up to the second colon (`owner:chain`, `owner:chain:conversation`).
         """
-        ...
 
     async def get(self, partition: str, name: str) -> bytes | None: ...
 
     async def all(self, partition: str) -> dict[str, bytes]:
         """Records by name, in any order."""
-        ...
 
     async def names(self, partition: str) -> set[str]: ...
 
     async def delete(self, partition: str, name: str) -> bool:
         """Return False if the record did not exist. Does not renew the partition."""
-        ...
 
     async def delete_partition(self, partition: str) -> bool:
         """Return False if the partition did not exist."""
-        ...
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         """
@@ -94,7 +89,6 @@ class Store(Protocol):
         A replaced record keeps its position. `after` is a record's name: only later entries are returned; None if it is
         not listed. Deleted records are not listed. Renews no partition.
         """
-        ...
 
     async def stored_bytes(self, owner: str) -> int:
         """
@@ -102,22 +96,18 @@ class Store(Protocol):
 
         A store can omit partitions last written before the process's first call.
         """
-        ...
 
     async def delete_expired(self) -> None:
         """
         Erase expired and deleted records, unless the store does it itself. Called at startup and regularly, in every
         process.
         """
-        ...
 
     async def check(self) -> None:
         """Checks reads and writes with at most one round trip; raises `StoreUnavailable`."""
-        ...
 
     async def aclose(self) -> None:
         """Repeated calls are allowed."""
-        ...
 
 
 def images_partition(partition: str) -> str:
@@ -200,7 +190,6 @@ class EventLog(Protocol):
 
     async def begin(self, run: RunKey, worker: str) -> None:
         """The worker holds the lease."""
-        ...
 
     async def append(self, run: RunKey, worker: str, segment: EventSegment) -> LeaseState:
         """
@@ -209,17 +198,14 @@ class EventLog(Protocol):
         A segment is ignored if the worker has lost the lease, or if its first event does not follow the last stored
         event, so a call with an unknown result can be repeated.
         """
-        ...
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]: ...
 
     async def claim(self, run: RunKey, worker: str) -> bool:
         """Claim an orphaned or absent run; return whether the worker now holds its lease."""
-        ...
 
     async def cancel(self, run: RunKey) -> None:
         """The worker's next call returns `cancelled`."""
-        ...
 
     async def state(self, run: RunKey) -> RunState: ...
 
@@ -229,19 +215,15 @@ class EventLog(Protocol):
 
         Waits up to `wait` seconds for a segment.
         """
-        ...
 
     async def orphans(self) -> list[RunKey]:
         """Runs (possibly not all) that can be orphaned."""
-        ...
 
     async def delete(self, run: RunKey) -> None:
         """A running run's worker loses the lease."""
-        ...
 
     async def aclose(self) -> None:
         """The store is closed afterwards."""
-        ...
 
 
 class TokenCharge(NamedTuple):
@@ -267,21 +249,17 @@ class Counters(Protocol):
 
     async def consume(self, owner: str, charges: Sequence[TokenCharge]) -> TokenResult:
         """Consume tokens from all given buckets, or from none. A new bucket is full."""
-        ...
 
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
         """Acquire a slot in a pool of `limit` for `SLOT_LEASE` seconds; return False if none is free."""
-        ...
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Renew slots (pool, holder) for another `SLOT_LEASE` seconds; return slots that were not held."""
-        ...
 
     async def release(self, pool: str, holder: str) -> None: ...
 
     async def aclose(self) -> None:
         """Repeated calls are allowed."""
-        ...
 
 
 class UsageRow(NamedTuple):
@@ -315,17 +293,14 @@ class UsageLedger(Protocol):
 
         A `batch` is added only once, so a call with an unknown result can be repeated.
         """
-        ...
 
     async def spending(self, key: str, day: str) -> Spending: ...
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
         """Rows for these days, for a key or all keys, in any order."""
-        ...
 
     async def delete_before(self, before: str) -> None:
         """Delete rows before a day, unless the store does it itself."""
-        ...
 
 
 @runtime_checkable
@@ -336,11 +311,9 @@ class ServerStore(Store, Protocol):
 
     async def exists(self, partition: str, name: str) -> bool:
         """Does not renew the partition."""
-        ...
 
     def log(self, *, ttl: float, lease: float) -> EventLog:
         """`ttl` and `lease` are in seconds."""
-        ...
 
     def counters(self) -> Counters | None:
         """The caller closes them separately. None if processes do not share counters."""
@@ -348,11 +321,9 @@ class ServerStore(Store, Protocol):
 
     def usage(self, *, days: int) -> UsageLedger:
         """The ledger retains rows for `days` days."""
-        ...
 
     def lasting(self) -> Store:
         """The same store, with partitions that do not expire."""
-        ...
 
 
 def add_rows(row: UsageRow, other: UsageRow) -> UsageRow:
