@@ -280,7 +280,8 @@ class LineRequests:
                 parsed = partial(parse, model=CreateResponse, max_values=self._api.body_limits.values)
                 request = await read_data(claimed.request.body, parsed)
                 run = await self._api.responses.create(request, caller, account=account)
-                return 200, dumps(await run.drain()), None
+                await run.drain()
+                return 200, dumps(run.response), None
             passthrough = self._passthrough[claimed.batch.endpoint]
             return await _forwarded(partial(passthrough, caller=caller, admission=account), claimed)
         except APIError as error:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from app.backends import Backend, EncodedRequest, ModelRequest
 from app.core.affinity import conversation_key
@@ -168,14 +168,14 @@ class Preparation:
         model_request.encoded = await run_in_thread_if_large(self._backend.encode, model_request)
         return model_request, model_request.encoded
 
-    async def query(self, builder: EventBuilder) -> ModelQuery:
+    def query(self, builder: EventBuilder) -> Coroutine[Any, Any, ModelQuery]:
         """The only query of a response without hosted tools."""
         request = self.request
         read: Callable[..., DeltaReader] = DeltaReader
         if self.context.compacts:
             progress = self.caller.dialect.compacting and request.stream and not request.background
             read = self._summary_reader(progress=progress)
-        return await self._query(self._model_request(self._effective), builder, read=read)
+        return self._query(self._model_request(self._effective), builder, read=read)
 
     def _summary_reader(self, *, progress: bool) -> Callable[..., DeltaReader]:
         encrypt = partial(self._cipher.encrypt, "compaction", self.caller.owner)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
@@ -121,7 +121,7 @@ class Run:
         """
         Deliver the response's events.
 
-        Raises errors before the first event, unless `answering` is set; later errors are events.
+        Raises errors before the first event, unless `answering` is set; later errors are events. See also `drain`.
         """
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         if logger.isEnabledFor(logging.DEBUG):
@@ -142,13 +142,16 @@ class Run:
             lifecycle.last = clock()
             lifecycle.failure = builder.failure
             self._charge()
-            await self._save()
-            lifecycle.failure = builder.failure
+            if self._storage:
+                await self._save(self._storage)
+                lifecycle.failure = builder.failure
         self.ended = True
         if builder.events is not None:
             self._emit_warnings()
             builder.end()
             delivery.send(builder.pop_events())
+        elif builder.failure and not (response["output"] or self.answering):
+            raise builder.failure
 
     def _note_delivery(self) -> None:
         """Record the first output, and emit warnings until then."""
@@ -193,7 +196,8 @@ class Run:
     async def _stop(self, error: APIError | None) -> EventBatch:
         self._generation.abort(error)
         self._charge()
-        await self._save()
+        if self._storage:
+            await self._save(self._storage)
         self._lifecycle.failure = self._builder.failure
         if self._lifecycle.seconds:  # ended
             self._log_end()
@@ -210,24 +214,20 @@ class Run:
         measures = self._lifecycle.measures() if self.response["status"] in TERMINAL else None
         return Turn(self.response, added, upstream, request, warnings, measures=measures)
 
-    async def drain(self) -> Response:
+    def drain(self) -> Coroutine[Any, Any, None]:
         """
-        Generate the response and return it at its end.
+        Generate the response without events.
 
         Raises `APIError` for a failure without output, because clients retry only on an HTTP status; with `answering`
         set, never raises.
         """
         self._builder.events = None
-        await self.generate(NO_DELIVERY)
-        failure = self._builder.failure
-        if failure and not self.response["output"] and not self.answering:
-            raise failure
-        return self.response
+        return self.generate(NO_DELIVERY)
 
     async def compacted(self) -> JSONObject:
         """Generate a compaction, as the resource of `POST /responses/compact`. Raises as `drain`."""
-        context = self._context
-        return compaction.resource(await self.drain(), context.items, context.key)
+        await self.drain()
+        return compaction.resource(self.response, self._context.items, self._context.key)
 
     def keepalive(self) -> EventBatch:
         self._builder.keepalive()
@@ -264,9 +264,7 @@ class Run:
         if self.response["store"]:  # `store: false` must not be logged
             content.debug(event, extra={"response_id": self.response["id"], **fields})
 
-    async def _save(self) -> None:
-        if (storage := self._storage) is None:
-            return
+    async def _save(self, storage: Storage) -> None:
         again, self._may_be_stored = self._may_be_stored, True
         try:
             await storage.save(self.turn(), again)

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
@@ -267,11 +267,8 @@ class RequestInFlight:
             raise
         return self._answer if isinstance(self._request, RawRequest) else self
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            await self._close(error)
-        finally:
-            self._end_use()
+    def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Coroutine[Any, Any, None]:
+        return self._close(error, last=True)
 
     def _end_use(self) -> None:
         for pool in self._users:
@@ -361,12 +358,10 @@ class RequestInFlight:
                 request = dataclasses.replace(request, headers={**request.headers, **observation.headers})
         return request
 
-    async def _close(self, error: BaseException | None) -> None:
-        """Close the answer, and release its server."""
+    async def _close(self, error: BaseException | None, *, last: bool = False) -> None:
+        """Close the answer, if any, and release its server; `last`: the request ends."""
         lease, context, observations = self._lease, self._context, self._observations
         self._lease, self._context, self._observations = None, None, []
-        if lease is None:
-            return
         try:
             if context:
                 await context.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
@@ -376,7 +371,10 @@ class RequestInFlight:
         finally:
             for observation in observations:
                 observation.end(error)
-            lease.pool.release(lease, error)
+            if lease:
+                lease.pool.release(lease, error)
+            if last:
+                self._end_use()
 
     def _record_error(self, pool: ReplicaPool, error: APIError) -> None:
         """Raises the error if no other server can help."""
