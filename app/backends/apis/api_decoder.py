@@ -34,26 +34,25 @@ class ChunkDecoding(Protocol):
     def end(self) -> list[ServerEvent]: ...
 
 
+_MARK_OR_BLANKS = b"\xef\xbb\xbf \t\r\n"  # a byte order mark's bytes, and white space
+
+
 class BodyDecoder:
     def __init__(self, as_events: AsEvents, stream: EventDecoder) -> None:
-        self._head = b""
         self._stream = stream
         self._as_events = as_events
         self._decoder: ChunkDecoding | None = None
 
     def decode(self, data: bytes) -> list[ServerEvent]:
         if self._decoder is None:
-            data = self._detect(data)
-        return self._decoder.decode(data) if self._decoder else []
-
-    def _detect(self, data: bytes) -> bytes:
-        self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
-        if data:
+            data = data.lstrip(_MARK_OR_BLANKS)
+            if not data:
+                return []
             if data[:1] in (b"{", b"["):
                 self._decoder = _JSON(self._as_events)
             else:
                 self._decoder = _WebPage() if data[:1] == b"<" else self._stream
-        return data
+        return self._decoder.decode(data)
 
     def end(self) -> list[ServerEvent]:
         return self._decoder.end() if self._decoder else []

@@ -22,7 +22,6 @@ from app.errors import BackendError
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in a single event or document."
 
-_BOM = b"\xef\xbb\xbf"
 _BLOCK = 1024 * 1024  # bytes
 _CR = b"\r"[0]  # an integer, because `in` is slow with a bytes operand
 
@@ -39,7 +38,6 @@ class EventFramer:
         self._buffered = 0  # bytes in `_pieces`
         self._unmerged = 0
         self._after_cr = False  # the last byte was a CR; the next read can begin with its LF
-        self._begun = False
 
     @property
     def between_events(self) -> bool:
@@ -66,12 +64,12 @@ class EventFramer:
         if rest:
             pieces.append(rest)
             self._buffered = len(rest)
-        return self._without_mark(block)
+        return block
 
     def end(self) -> bytes:
         block = b"".join(self._pieces)
         self._pieces.clear()
-        return self._without_mark(block)
+        return block
 
     def _buffer(self, data: bytes) -> None:
         if not data:
@@ -101,12 +99,6 @@ class EventFramer:
             self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _without_mark(self, block: bytes) -> bytes:
-        if self._begun:
-            return block
-        self._begun = True
-        return block.removeprefix(_BOM)
-
 
 _TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in a single event or document."
 
@@ -134,7 +126,8 @@ class EventDecoder:
             events += decoder.decode(data)
         events += decoder.end()
 
-    `decode` raises `BackendError` for an event that is too long (see `EventFramer`) or has too many values.
+    The stream must have no byte order mark. `decode` raises `BackendError` for an event that is too long (see
+    `EventFramer`) or has too many values.
     """
 
     def __init__(

@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 
 from app.backends.apis import API, APIS
+from app.backends.apis.api_decoder import BodyDecoder
+from app.core.sse.decoder import EventDecoder
 from tests.api.routes.test_responses import client
 from tests.support import laws
 from tests.support.serving import antiphon
@@ -73,6 +75,14 @@ async def test_json_answer_is_the_same(upstream: Upstream, http: httpx.AsyncClie
     response = await answer(http)
     assert (response["status"], text_of(response)) == ("completed", "Hello")
     assert response["usage"]["total_tokens"] == 3
+
+
+@pytest.mark.parametrize("body", [b'[{"n": 1}]', b'data: {"n": 1}\n\n'], ids=["document", "stream"])
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\xef\xbb\xbf \r\n", b"\n\n"], ids=repr)
+@pytest.mark.parametrize("cut", range(5))
+def test_mark_and_blanks_before_a_body_are_skipped(body: bytes, before: bytes, cut: int) -> None:
+    decoder, data = BodyDecoder(list, EventDecoder()), before + body
+    assert [*decoder.decode(data[:cut]), *decoder.decode(data[cut:]), *decoder.end()] == [{"n": 1}]
 
 
 async def test_prompt_of_a_response_that_continues_has_the_conversation(

@@ -34,7 +34,6 @@ FRAMINGS: dict[str, tuple[bytes, list[ServerEvent]]] = {
     "CRLF": (b'data: {"n": 1}\r\n\r\ndata: {"n": 2}\r\n\r\ndata: [DONE]\r\n\r\n', [A, B, END]),
     "CR": (b'data: {"n": 1}\r\rdata: {"n": 2}\r\r', [A, B]),
     "all line ends at once": (b'data: {"n": 1}\r\n\ndata: {"n": 2}\n\r\ndata: [DONE]\r\r', [A, B, END]),
-    "a byte order mark": (b'\xef\xbb\xbfdata: {"n": 1}\n\n', [A]),
     "no blank behind the colon": (b'data:{"n": 1}\n\ndata:[DONE]\n\n', [A, END]),
     "comments before, between and inside": (
         b': OPENROUTER PROCESSING\n\n: keepalive 1/1\n\ndata: {"n": 1}\n: ping\n\n:\n\ndata: {"n": 2}\n\n',
@@ -110,12 +109,6 @@ LINES = st.sampled_from(
 )
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n", b"\r\r"])
 STREAMS = st.lists(st.tuples(LINES, ENDS).map(b"".join) | FRAMES, max_size=8).map(b"".join)
-
-
-def test_byte_order_mark_is_one_only_at_the_beginning() -> None:
-    marked = b'\xef\xbb\xbfdata: {"n": 1}\n\n'
-    assert decoded(marked) == [{"n": 1}]
-    assert decoded(b"data: {}\n\n" + marked) == decoded(b"data: {}\n\n", marked) == [{}]
 
 
 @given(STREAMS, st.lists(st.integers(0, 400)))
