@@ -178,12 +178,8 @@ class ReplicaPool:
                 message = "The backend did not list its models in time."
                 raise BackendError(message, status=504, code="timeout") from None
 
-    async def check(self) -> None:
-        """Return once a server passes its check; raises `BackendError` if all fail."""
-
-        await first_success([self._check(replica) for replica in self.replicas])
-
-    async def _check(self, replica: Replica) -> None:
+    async def check(self, replica: Replica) -> None:
+        """Raises `BackendError`."""
         with self._attributing_errors(replica):
             await replica.backend.check()
 
@@ -376,7 +372,7 @@ class ReplicaPool:
     async def _recheck(self, replica: Replica) -> None:
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT):
-                await self._check(replica)
+                await self.check(replica)
         except (BackendError, TimeoutError):
             return
         logger.info("backend server recovered", extra={"backend": self.name, "server": replica.redacted_url})

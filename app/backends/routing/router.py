@@ -185,7 +185,7 @@ class Router(Backend):
 
     async def check(self) -> None:
         """Raises `BackendError` if no backend is reachable."""
-        await first_success(pool.check() for pool in self._pools.values())
+        await first_success(pool.check(replica) for pool in self._pools.values() for replica in pool.replicas)
 
     async def aclose(self) -> None:
         for draining in self._draining.values():

@@ -43,7 +43,7 @@ from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.passthrough import ForwardedAnswer, Forwarding, forwards_to, session_header
 from app.backends.transport import HTTPReply, HTTPToolsTransport
 from app.backends.transport.connection import OutgoingRequest, RequestTarget, encoded_headers
-from app.backends.transport.httpx_transport import HTTPXTransport, bound_decompression, decompressed
+from app.backends.transport.httpx_transport import HTTPXTransport, decompressed
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
@@ -271,8 +271,11 @@ class ModelServer(Backend):
             if 200 <= reply.status < 300:
                 return reply
             response = reply.response()
-            body = await _read_error(response)
-            if renews and response.status_code == 401 and (raw is None or raw.body.replayable):
+            body = bytearray()
+            with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status is enough
+                async with asyncio.timeout(10):
+                    await _read(reply, body, _ERROR_LIMIT)
+            if renews and reply.status == 401 and (raw is None or raw.body.replayable):
                 renews = False
                 if self._keys and await self._keys.renew(expiring):
                     continue
@@ -280,14 +283,14 @@ class ModelServer(Backend):
             refusal = backend_error(
                 response.status_code,
                 response.headers,
-                body,
+                bytes(body),
                 known=endpoint.codec.known_error,
                 secret=secret,
                 host=self._host,
                 passthrough=self._passes,
             )
             refusal.add_note(f"HTTP {response.status_code}")
-            raise self._forwarding.refusal(raw, response, body, refusal, secret) if raw else refusal
+            raise self._forwarding.refusal(raw, response, bytes(body), refusal, secret) if raw else refusal
 
     def outgoing(
         self,
@@ -318,7 +321,7 @@ class ModelServer(Backend):
                     prepare = partial(self.outgoing, target, content, caller_key)
                     reply = await self.send(endpoint, prepare, caller_key)
                     body = bytearray()
-                    await _read(decompressed(reply).response(), body, MAX_EVENT_BYTES)
+                    await _read(reply, body, MAX_EVENT_BYTES)
                     if len(body) > MAX_EVENT_BYTES:
                         raise failure("failure", TOO_LONG)
                     check_piece(bytes(body))
@@ -524,21 +527,13 @@ def _json(body: JSONObject) -> bytes:
         return json.dumps(body).encode()
 
 
-async def _read_error(response: httpx.Response) -> bytes:
-    body = bytearray()
-    bound_decompression(response)
-    with suppress(TimeoutError, httpx.TransportError, httpx.DecodingError):  # the status is enough
-        async with asyncio.timeout(10):
-            await _read(response, body, _ERROR_LIMIT)
-    return bytes(body)
-
-
-async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
+async def _read(reply: HTTPReply, body: bytearray, limit: int) -> None:
     """Read a body until it ends or exceeds `limit` bytes."""
+    reply = decompressed(reply)
     try:
-        async for data in response.aiter_bytes():
+        async for data in reply:
             body += data
             if len(body) > limit:
                 break
     finally:
-        await response.aclose()
+        await reply.aclose()

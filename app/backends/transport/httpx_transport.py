@@ -93,18 +93,14 @@ def decompressed(reply: Reply | HTTPXReply) -> Reply | HTTPXReply:
     if reply.fields.get(b"content-encoding", b"") in (b"", b"identity"):
         return reply
     response = reply.response()
-    bound_decompression(response)
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    response.stream = _CompressedBody(response.stream)
     return HTTPXReply(response, decoded=True)
 
 
-def bound_decompression(response: httpx.Response) -> None:
-    """Decompress a body in small steps: `httpx` decompresses each read as a whole."""
-    if response.headers.get("content-encoding", "") not in ("", "identity"):
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _CompressedBody(response.stream)
-
-
 class _CompressedBody(httpx.AsyncByteStream):
+    """Small pieces: `httpx` decompresses each piece as a whole."""
+
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream = stream
 

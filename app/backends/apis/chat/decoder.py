@@ -84,17 +84,14 @@ def _as_chunk(completion: JSONObject) -> RawEvent:
     if "choices" not in completion:  # Cline and Workers AI wrap the completion
         wrapped = (completion.get(name) for name in ("data", "result"))
         completion = next((value for value in wrapped if isinstance(value, dict) and value.get("choices")), completion)
-    choices = completion.get("choices")
-    if not isinstance(choices, list):
+    if not isinstance(completion.get("choices"), list):
         return completion
-    return {**completion, "choices": [_as_delta(choice) for choice in choices]}
-
-
-def _as_delta(choice: object) -> Any:
-    if not isinstance(choice, dict) or "message" not in choice or choice.get("delta"):
-        return choice
-    rest = {name: value for name, value in choice.items() if name != "message"}
-    return {**rest, "delta": choice["message"]}
+    choices = []
+    for choice in completion["choices"]:
+        if isinstance(choice, dict) and "message" in choice and not choice.get("delta"):
+            choice = {**choice, "delta": choice["message"]}
+        choices.append(choice)
+    return {**completion, "choices": choices}
 
 
 # DeepSeek, llama.cpp and SGLang; vLLM, Ollama and OpenRouter; Copilot.

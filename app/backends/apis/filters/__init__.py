@@ -217,18 +217,14 @@ class TextToolCallFilter(Filter):
             return [delta]
         changed: list[Delta] = []
         for text in delta.texts:
-            parsed = self._parse(text)
+            parsed: list[Delta] = []
+            rest, self._held = self._held + text, ""
+            while rest:
+                rest = self._inside(rest, parsed) if self._opening else self._outside(rest, parsed)
             if delta.logprobs and parsed == [TextDelta([text])]:
                 parsed = [TextDelta([text], delta.logprobs)]
             changed += parsed
         return changed
-
-    def _parse(self, text: str) -> list[Delta]:
-        deltas: list[Delta] = []
-        text, self._held = self._held + text, ""
-        while text:
-            text = self._inside(text, deltas) if self._opening else self._outside(text, deltas)
-        return deltas
 
     def _outside(self, text: str, deltas: list[Delta]) -> str:
         match = OPENINGS.search(text)
