@@ -19,7 +19,7 @@ from app.loading import require_packages
 from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost
 from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool
-from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
+from app.tools.mcp.server import MCPFailure, MCPServerTools
 from app.tools.mcp.session import MCPSession, outcome_of, tools_of
 from app.tools.mcp.settings import MCPSettings, read_settings
 from app.tools.validation import read_declaration, read_table
@@ -71,11 +71,10 @@ class MCPCodeInterpreter(HostedTool):
         if name not in mcp.servers:
             declared = f"declared servers: {', '.join(mcp.servers)}" if mcp.servers else "no servers are declared"
             raise ValueError(f"provider: MCP server {name!r} not found in [tools.mcp.servers]; {declared}")
-        self._settings = settings
-        self._server = mcp.servers[name]
-        self._address = server_address(settings.provider, self._server)
-        self._max_chars = max_result_chars
-        self._pool = SessionPool(mcp)
+        self.settings = settings
+        self.address = server_address(settings.provider, mcp.servers[name])
+        self.max_chars = max_result_chars
+        self.pool = SessionPool(mcp)
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
@@ -86,7 +85,7 @@ class MCPCodeInterpreter(HostedTool):
 
     def open(self, declaration: Declaration) -> MCPCodeSession | None:
         """None if the caller may not use the server."""
-        if not self._server.serves(declaration.key_names):
+        if not self.address.settings.serves(declaration.key_names):
             return None
         param_path, container = f"{declaration.param_path}.container", declaration.tool.get("container")
         if isinstance(container, Mapping):
@@ -95,17 +94,17 @@ class MCPCodeInterpreter(HostedTool):
         elif not isinstance(container, str) or not container.startswith("cntr_"):
             message = f"Invalid '{param_path}': must be a container id, or {{'type': 'auto'}}."
             raise InvalidRequest(message, param=param_path, code="missing_required_parameter")
-        return MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars, self._pool)
+        return MCPCodeSession(self, declaration, container or "")
 
     async def check(self) -> Mapping[str, str | None]:
         try:
-            code_function(await tools_of(self._address), self._settings.function)
+            code_function(await tools_of(self.address), self.settings.function)
         except MCPFailure as failure:
-            return {self._settings.provider: self._address.redactor(failure.message)}
-        return {self._settings.provider: None}
+            return {self.settings.provider: self.address.redactor(failure.message)}
+        return {self.settings.provider: None}
 
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        await self.pool.aclose()
 
 
 class CodeFunction(NamedTuple):
@@ -129,21 +128,15 @@ def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> Code
 
 
 class MCPCodeSession(MCPSession):
-    def __init__(
-        self,
-        settings: MCPCodeSettings,
-        address: ServerAddress,
-        declaration: Declaration,
-        container: str | None,
-        max_chars: int,
-        pool: SessionPool,
-    ) -> None:
+    def __init__(self, tool: MCPCodeInterpreter, declaration: Declaration, container: str) -> None:
+        """`container` is "" for the conversation's."""
         # The server may keep code state in the session.
         scope = f"{declaration.owner}\n{container or declaration.chain}"
-        super().__init__(settings.provider, address, MCPServerTools((), "never"), max_chars, pool, scope)
-        self._settings = settings
+        label, tools = tool.settings.provider, MCPServerTools((), "never")
+        super().__init__(label, tool.address, tools, tool.max_chars, tool.pool, scope)
+        self._settings = tool.settings
         self._owner, self._chain = declaration.owner, declaration.chain
-        self._container = container or ""
+        self._container = container
         self._code_function: CodeFunction | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:

@@ -142,8 +142,7 @@ def _commands(
             within = {"allowed_domains": domains, "blocked_domains": filters.get("blocked_domains")}
             searcher = session(filters=within) if domains else None
         work.append(partial(_search, searcher, query))
-    work += [partial(_open, pages, command) for command in commands.open or ()]
-    work += [partial(_find, pages, command) for command in commands.find or ()]
+    work += [partial(_open, pages, command) for command in (*(commands.open or ()), *(commands.find or ()))]
     work += [partial(_time, command) for command in commands.time or ()]
     return work
 
@@ -157,28 +156,20 @@ async def _search(session: WebSearchSession | None, command: QueryCommand) -> Ou
 _HEAD = 4  # lines before a page's text: title, URL, a note, an empty line
 
 
-async def _open(session: WebSearchSession, command: OpenCommand) -> Outcome:
-    if refused := _refusal(session, command.ref_id):
-        return refused
-    outcome = await session.open_page({"url": command.ref_id})
+async def _open(session: WebSearchSession, command: OpenCommand | FindCommand) -> Outcome:
+    """Open a page, or find a text in it."""
+    url = command.ref_id
+    if not session.opens_pages:
+        return Outcome.failed("Pages cannot be opened. Use `search_query`; its results contain text.")
+    if not url.lower().startswith(("http://", "https://")):
+        return Outcome.failed(f"{url[:100]!r} is not a URL. {_REFERENCES}")
+    if isinstance(command, FindCommand):
+        return await session.find_in_page({"url": url, "pattern": command.pattern})
+    outcome = await session.open_page({"url": url})
     if command.lineno and outcome.status == "completed":
         lines = str(outcome.output).split("\n")
         return Outcome("\n".join([*lines[:_HEAD], *lines[_HEAD + command.lineno :]]))
     return outcome
-
-
-async def _find(session: WebSearchSession, command: FindCommand) -> Outcome:
-    if refused := _refusal(session, command.ref_id):
-        return refused
-    return await session.find_in_page({"url": command.ref_id, "pattern": command.pattern})
-
-
-def _refusal(session: WebSearchSession, ref_id: str) -> Outcome | None:
-    if not session.opens_pages:
-        return Outcome.failed("Pages cannot be opened. Use `search_query`; its results contain text.")
-    if not ref_id.lower().startswith(("http://", "https://")):
-        return Outcome.failed(f"{ref_id[:100]!r} is not a URL. {_REFERENCES}")
-    return None
 
 
 async def _time(command: TimeCommand) -> Outcome:
