@@ -33,15 +33,10 @@ _PIECE = 512 * 1024
 MAX_CONTAINER_NAME = 256  # limits a container name in characters, and a file name in bytes
 
 
-class ContainerFailed(APIError):
-    status = 503
-    code = "container_failed"
-
-    def __init__(
-        self,
-        message: str = "The container ended, and its files are lost. It starts empty on next use.",
-    ) -> None:
-        super().__init__(message)
+def container_failed(
+    message: str = "The container ended, and its files are lost. It starts empty on next use.",
+) -> APIError:
+    return APIError(message, status=503, code="container_failed")
 
 
 @dataclass(slots=True)
@@ -150,7 +145,7 @@ class Containers(ABC):
         """
         Open a container's sandbox exclusively.
 
-        Raises `ContainerFailed` if it cannot run, and `TooManyRequests` if too many containers are in use.
+        Raises `container_failed` if it cannot run, and `TooManyRequests` if too many containers are in use.
         """
 
     @abstractmethod

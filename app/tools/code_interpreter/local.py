@@ -28,11 +28,11 @@ from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, Sandbox, SandboxEnded, data_of
 from app.tools.code_interpreter.containers import (
     Container,
-    ContainerFailed,
     ContainerFile,
     Containers,
     NewContainer,
     SandboxChannel,
+    container_failed,
     page_of,
     path_for,
 )
@@ -215,9 +215,9 @@ class LocalContainers(Containers):
                 except SandboxEnded:
                     await self._end(container)
                     if container.saved:
-                        raise ContainerFailed("The container could not be started. Try again.") from None
+                        raise container_failed("The container could not be started. Try again.") from None
                     container.state_loss = "files"
-                    raise ContainerFailed from None
+                    raise container_failed() from None
                 finally:
                     container.last_active_at = self._clock()
                     if container.deleted or container.sandbox is None:

@@ -29,11 +29,11 @@ from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, STOP_GRACE, SandboxEnded
 from app.tools.code_interpreter.containers import (
     Container,
-    ContainerFailed,
     ContainerFile,
     Containers,
     NewContainer,
     SandboxChannel,
+    container_failed,
 )
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.skills import Skill, SkillFolder
@@ -75,7 +75,7 @@ class SharedContainers(Containers):
         return self._local
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
-        """A connection to the host, or the host's own containers; raises `ContainerFailed`."""
+        """A connection to the host, or the host's own containers; raises `container_failed`."""
         try:
             async with asyncio.timeout(HOST_TIMEOUT):
                 while True:
@@ -85,10 +85,10 @@ class SharedContainers(Containers):
                         return await asyncio.open_unix_connection(self._socket_path, limit=_MAX_LINE)
                     await asyncio.sleep(_RETRY_INTERVAL)
         except TimeoutError:
-            raise ContainerFailed from None
+            raise container_failed() from None
 
     async def _do(self, operation: str, **fields: object) -> Any:
-        """Run an operation here or on the host; raises its errors and `ContainerFailed`."""
+        """Run an operation here or on the host; raises its errors and `container_failed`."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
             return await getattr(host, operation)(**fields)
@@ -208,12 +208,12 @@ class _RemoteSandbox(AbstractAsyncContextManager["_RemoteSandbox"]):
         self._reader, self._writer = reader, writer
 
     async def __aexit__(self, error_type: object, error: object, traceback: object) -> None:
-        """Raises `ContainerFailed` if the host has exited."""
+        """Raises `container_failed` if the host has exited."""
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
         if isinstance(error, SandboxEnded):
-            raise ContainerFailed from None
+            raise container_failed() from None
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         answer: JSONObject = await self.send(op, {"within": within, **fields})

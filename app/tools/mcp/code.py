@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -98,7 +98,7 @@ class MCPCodeInterpreter(HostedTool):
 
     async def check(self) -> Mapping[str, str | None]:
         try:
-            code_function(await tools_of(self.address), self.settings.function)
+            code_call(await tools_of(self.address), self.settings.function)
         except MCPFailure as failure:
             return {self.settings.provider: self.address.redactor(failure.message)}
         return {self.settings.provider: None}
@@ -107,22 +107,23 @@ class MCPCodeInterpreter(HostedTool):
         await self.pool.aclose()
 
 
-class CodeFunction(NamedTuple):
-    name: str
-    code: str  # argument name
-    session: str | None  # argument name
+def code_call(
+    tools: Sequence[Mapping[str, object]], name: str = "", code: str = "", session_id: str = ""
+) -> tuple[str, dict[str, object]]:
+    """
+    Return the name and arguments of a call that runs `code`.
 
-
-def code_function(tools: Sequence[Mapping[str, object]], name: str = "") -> CodeFunction:
-    """The tool with this name, or the first with a code argument; raises `MCPFailure`."""
+    The tool is `name`, or the first with a code argument. Raises `MCPFailure`.
+    """
     for tool in tools:
         schema = tool.get("inputSchema")
         arguments = schema.get("properties") if isinstance(schema, Mapping) else None
         if name not in ("", tool.get("name")) or not isinstance(arguments, Mapping):
             continue
-        if code := next((argument for argument in _CODE if argument in arguments), None):
-            session = next((argument for argument in _SESSION if argument in arguments), None)
-            return CodeFunction(name=str(tool.get("name")), code=code, session=session)
+        if code_argument := next((argument for argument in _CODE if argument in arguments), None):
+            session_argument = next((argument for argument in _SESSION if argument in arguments), None)
+            session: dict[str, object] = {session_argument: session_id} if session_argument else {}
+            return str(tool.get("name")), {code_argument: code, **session}
     missing = f"no tool {name!r} with" if name else "no tool with"
     raise MCPFailure(f"The MCP server has {missing} an argument for code ({', '.join(_CODE)}).")
 
@@ -137,7 +138,7 @@ class MCPCodeSession(MCPSession):
         self._settings = tool.settings
         self._owner, self._chain = declaration.owner, declaration.chain
         self._container = container
-        self._code_function: CodeFunction | None = None
+        self._listed: Sequence[Mapping[str, object]] | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """A conversation continues in its latest call's container."""
@@ -154,15 +155,11 @@ class MCPCodeSession(MCPSession):
             return Outcome.failed("`code` must be Python code.", {"outputs": []})
         try:
             connection = await self._connection()
-            if self._code_function is None:
-                listed, _ = await connection.list_tools()
-                self._code_function = code_function(listed, self._settings.function)
-            function = self._code_function
+            if self._listed is None:
+                self._listed, _ = await connection.list_tools()
             # The owner in the session id protects other callers' sessions.
-            arguments = {function.code: code}
-            if function.session:
-                arguments[function.session] = self._digest(self._container, 32)
-            result = await connection.call_tool(function.name, arguments)
+            session_id = self._digest(self._container, 32)
+            result = await connection.call_tool(*code_call(self._listed, self._settings.function, code, session_id))
         except MCPFailure as failure:
             message = self._redactor(failure.message)
             return Outcome.failed(message, {"outputs": [{"type": "logs", "logs": message}]})

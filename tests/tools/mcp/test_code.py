@@ -19,7 +19,7 @@ from starlette.routing import Mount
 
 from app.main import create_app
 from app.settings import SettingsError
-from app.tools.mcp.code import code_function
+from app.tools.mcp.code import code_call
 from app.tools.mcp.server import MCPFailure
 from tests.responses.test_tool_loop import made
 from tests.support import laws
@@ -199,10 +199,10 @@ def test_code_tool_is_found_by_its_arguments() -> None:
         return {"name": name, "inputSchema": {"type": "object", "properties": {one: {} for one in arguments}}}
 
     tools = [tool("version"), tool("run", "code"), tool("run_in", "script", "container_id")]
-    assert code_function(tools) == ("run", "code", None)
-    assert code_function(tools, "run_in") == ("run_in", "script", "container_id")
+    assert code_call(tools, code="1", session_id="s") == ("run", {"code": "1"})
+    assert code_call(tools, "run_in", "1", "s") == ("run_in", {"script": "1", "container_id": "s"})
     for name in ("version", "gone"):
         with pytest.raises(MCPFailure, match=name):
-            code_function(tools, name)
+            code_call(tools, name)
     with pytest.raises(MCPFailure, match="argument for code"):
-        code_function([tool("version")])
+        code_call([tool("version")])

@@ -65,42 +65,31 @@ def collect_figures() -> None:
     pyplot.close("all")
 
 
-class Cells:
-    def __init__(self) -> None:
-        self._module = types.ModuleType("__main__")
-        self._count = 0
-        sys.modules["__main__"] = self._module
-
-    def run(self, code: str) -> None:
-        self._count += 1
-        name = f"<cell {self._count}>"
-        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-        try:
-            self._execute(code, name)
-            collect_figures()
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                print(f"SystemExit: {error.code}", file=sys.stderr)
-        except BaseException as error:
-            frames = error.__traceback__
-            while frames and frames.tb_frame.f_code.co_filename == __file__:
-                frames = frames.tb_next
-            unparsed = isinstance(error, SyntaxError) and error.filename == name  # the cell has no frame yet
-            traceback.print_exception(type(error), error, None if unparsed else frames)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-
-    def _execute(self, code: str, name: str) -> None:
+def run_cell(code: str, name: str, variables: dict[str, object]) -> None:
+    """Run code as if from a file with this name, and print its errors."""
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    try:
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        names = self._module.__dict__
-        exec(compile(tree, name, "exec"), names)
+        exec(compile(tree, name, "exec"), variables)
         if isinstance(last, ast.Expr):
-            value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+            value = eval(compile(ast.Expression(last.value), name, "eval"), variables)
             if value is not None:
-                names["_"] = value
+                variables["_"] = value
                 print(repr(value))
+        collect_figures()
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            print(f"SystemExit: {error.code}", file=sys.stderr)
+    except BaseException as error:
+        frames = error.__traceback__
+        while frames and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        unparsed = isinstance(error, SyntaxError) and error.filename == name  # the cell has no frame yet
+        traceback.print_exception(type(error), error, None if unparsed else frames)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 def run_cells() -> None:
@@ -109,9 +98,10 @@ def run_cells() -> None:
     sys.argv = [""]
     sys.path.insert(0, os.getcwd())
     sys.meta_path.insert(0, FigureBackend())
-    cells, process = Cells(), os.getpid()
-    for line in channel.makefile("rb"):
-        cells.run(json.loads(line)["code"])
+    module, process = types.ModuleType("__main__"), os.getpid()
+    sys.modules["__main__"] = module
+    for number, line in enumerate(channel.makefile("rb"), 1):
+        run_cell(json.loads(line)["code"], f"<cell {number}>", module.__dict__)
         if os.getpid() != process:
             os._exit(0)  # a fork that the code left running
         channel.sendall(json.dumps({"images": images}).encode() + b"\n")
