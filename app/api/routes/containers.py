@@ -13,7 +13,7 @@ from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import api_router, request_body
-from app.api.pagination import ForwardQuery
+from app.api.pagination import ForwardQuery, page_of_items
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD, file_download
 from app.core.types.request import WITHOUT_NUL
@@ -79,7 +79,7 @@ def container_routes(api: APIDependencies, containers: Containers) -> APIRouter:
 
     @router.get("/containers", summary="List containers")
     async def listed(query: _PageParameters, name: str | None = None, owner: str = owner_of) -> Response:
-        return json_response(await containers.list(owner, query.page(), name))
+        return json_response(page_of_items(await containers.list(owner, name), query.page()))
 
     @router.get("/containers/{container_id}", summary="Retrieve a container")
     async def retrieve(container_id: str, owner: str = owner_of) -> Response:
@@ -106,7 +106,7 @@ def _add_files(router: APIRouter, api: APIDependencies, containers: Containers) 
 
     @router.get("/containers/{container_id}/files", summary="List the files of a container")
     async def listed(container_id: str, query: _PageParameters, owner: str = owner_of) -> Response:
-        return json_response(await containers.files(owner, container_id, query.page()))
+        return json_response(page_of_items(await containers.files(owner, container_id), query.page()))
 
     @router.get("/containers/{container_id}/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(container_id: str, file_id: str, owner: str = owner_of) -> Response:

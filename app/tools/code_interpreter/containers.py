@@ -22,7 +22,7 @@ from app.errors import APIError, InvalidRequest, NotFound
 from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, data_of
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import Skill, SkillFolder
-from app.tools.files import File, Page, list_page, unknown_cursor
+from app.tools.files import File
 from app.tools.files.records.attachments import Attachment, Attachments, new_attachment
 from app.tools.files.uploads import Files
 
@@ -131,7 +131,8 @@ class Containers(ABC):
         """
 
     @abstractmethod
-    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]: ...
+    async def list(self, owner: str, name: str | None = None) -> Sequence[dict[str, object]]:
+        """Containers as in the API, oldest first."""
 
     @abstractmethod
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
@@ -225,17 +226,17 @@ class Containers(ABC):
                 return
             yield data
 
-    async def files(self, owner: str, container_id: str, page: Page) -> dict[str, object]:
+    async def files(self, owner: str, container_id: str) -> Sequence[dict[str, object]]:
         """A container's files, or their copies after the container ended."""
         try:
             container = await self.get(owner, container_id)
         except NotFound:
             if not (self.copies and (found := await self.copies.files(owner, container_id))):
                 raise
-            return page_of([copy.resource() for copy in found], page)
+            return [copy.resource() for copy in found]
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
-            return page_of([file.resource() for file in container.files.values()], page)
+            return [file.resource() for file in container.files.values()]
 
     async def file(self, owner: str, container_id: str, file_id: str) -> tuple[ContainerFile, AsyncIterator[bytes]]:
         """A file and its content, or its copy if the container has ended or lost it."""
@@ -286,18 +287,6 @@ def path_for(filename: str) -> str:
     if name in ("", ".", "..") or len(name.encode("utf-8", "replace")) > MAX_CONTAINER_NAME - 1:
         raise InvalidRequest("Invalid 'file': must have a name of at most 255 bytes.", param="file")
     return f"{_DATA}/{name}"
-
-
-def page_of(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
-    """`entries` are in creation order. Raises `InvalidRequest` for an unknown cursor."""
-    ordered = entries[::-1] if page.descending else entries
-    start = 0
-    if page.after is not None:
-        start = next((index + 1 for index, entry in enumerate(ordered) if entry["id"] == page.after), 0)
-        if not start:
-            raise unknown_cursor("after", page.after)
-    end = start + page.limit
-    return list_page(ordered[start:end], end < len(ordered))
 
 
 class FileCopies:

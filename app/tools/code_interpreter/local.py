@@ -33,12 +33,11 @@ from app.tools.code_interpreter.containers import (
     NewContainer,
     SandboxChannel,
     container_failed,
-    page_of,
     path_for,
 )
 from app.tools.code_interpreter.settings import memory_bytes
 from app.tools.code_interpreter.skills import SkillFolder, read_skill_files
-from app.tools.files import File, Page
+from app.tools.files import File
 
 logger = logging.getLogger(__name__)
 
@@ -134,9 +133,9 @@ class LocalContainers(Containers):
         self._conversations[owner, chain] = container.id
         return container
 
-    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
+    async def list(self, owner: str, name: str | None = None) -> Sequence[dict[str, object]]:
         own = [one for one in self._containers.values() if one.owner == owner and not self._expired(one)]
-        return page_of([container.resource() for container in own if name in (None, container.name)], page)
+        return [container.resource() for container in own if name in (None, container.name)]
 
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
         listed = [one for one in self._containers.values() if owner in (None, one.owner) and not self._expired(one)]

@@ -37,7 +37,6 @@ from app.tools.code_interpreter.containers import (
 )
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.skills import Skill, SkillFolder
-from app.tools.files import Page
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +106,8 @@ class SharedContainers(Containers):
         fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **options}
         return _container(await self._do("for_conversation", **fields))
 
-    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        result: dict[str, object] = await self._do("list", owner=owner, page=page, name=name)
+    async def list(self, owner: str, name: str | None = None) -> Sequence[dict[str, object]]:
+        result: Sequence[dict[str, object]] = await self._do("list", owner=owner, name=name)
         return result
 
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
@@ -245,7 +244,7 @@ def _sent(value: object) -> object:
         return [*value]
     if isinstance(value, Container):
         return {name: getattr(value, name) for name in _FIELDS}
-    assert isinstance(value, Page | ContainerFile)
+    assert isinstance(value, ContainerFile)
     return asdict(value)
 
 
@@ -254,8 +253,6 @@ def _received(fields: JSONMapping) -> JSONObject:
     received = {**fields}
     if "skills" in fields:
         received["skills"] = [Skill(*skill) for skill in fields["skills"]]
-    if "page" in fields:
-        received["page"] = Page(**fields["page"])
     return received
 
 

@@ -18,7 +18,6 @@ from app.tools import ToolHost
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.tool import CodeInterpreter
-from app.tools.files import Page
 from tests.responses.test_tool_loop import made
 from tests.support import laws
 from tests.support.build import delta, finish
@@ -352,6 +351,8 @@ async def test_containers_are_created_listed_and_deleted(server: InterpreterServ
     assert (first.object, first.name, first.expires_after.minutes) == ("container", "first", 5)
     assert [one.id async for one in server.client.containers.list(limit=1)] == [second.id, first.id]
     assert [one.name async for one in server.client.containers.list(order="asc")] == ["first", "second"]
+    with pytest.raises(openai.BadRequestError, match=r"'after'.*cntr_unknown"):
+        await server.client.containers.list(after="cntr_unknown")
     await server.client.containers.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         await server.client.containers.retrieve(first.id)
@@ -429,7 +430,7 @@ async def test_container_that_is_idle_expires_with_its_processes(bubblewrap: Bub
     now = 1000.0
     containers = LocalContainers(bubblewrap, clock=lambda: now)
     container = await containers.create("ada")
-    assert (await containers.files(container.owner, container.id, Page()))["data"] == []
+    assert await containers.files(container.owner, container.id) == []
     sandbox = container.sandbox
     assert sandbox
     now += 19 * 60

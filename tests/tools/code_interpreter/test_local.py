@@ -14,7 +14,6 @@ from app.errors import NotFound, TooManyRequests
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.local import ContainerSlot, ContainerSlots, LocalContainer, LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings
-from app.tools.files import Page
 from tests.tools.code_interpreter.conftest import limited
 
 Make = Callable[..., LocalContainers]
@@ -58,7 +57,7 @@ os.symlink("a.txt", "/mnt/data/folder/link")
 x = 1
 """
     assert await run(containers, first, code) == ("", "")
-    files = (await containers.files(first.owner, first.id, Page()))["data"]
+    files = await containers.files(first.owner, first.id)
     await run(containers, second, "x = 2")
     assert running(first, second, third) == [True, True, False]
 
@@ -69,7 +68,7 @@ x = 1
     assert await run(containers, first, "open('folder/link').read()") == ("'kept'\n", "variables")
     assert running(first, second, third) == [True, False, True]
     assert await run(containers, first, "'x' in globals()") == ("False\n", "")
-    assert (await containers.files(first.owner, first.id, Page()))["data"] == files  # with their ids and times
+    assert await containers.files(first.owner, first.id) == files  # with their ids and times
     assert await run(containers, second, "'x' in globals()") == ("False\n", "variables")
 
 
@@ -77,7 +76,7 @@ async def test_containers_that_run_alone_are_counted(make: Make) -> None:
     containers = make(max_containers=1)
     for _ in range(20):
         await containers.create("ada")
-    assert len((await containers.list("ada", Page(limit=100)))["data"]) == 20  # type: ignore[arg-type]
+    assert len(await containers.list("ada")) == 20
 
 
 async def test_containers_of_one_key_do_not_suspend_all_of_another(make: Make) -> None:
@@ -139,7 +138,7 @@ async def test_files_that_cannot_be_saved_are_reported_as_lost(make: Make, monke
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     await run(containers, second, "0")
     assert await run(containers, first, "import os; os.listdir()") == ("[]\n", "files")
-    assert (await containers.files(first.owner, first.id, Page()))["data"] == []
+    assert await containers.files(first.owner, first.id) == []
 
 
 async def test_saved_files_are_bounded(make: Make) -> None:
