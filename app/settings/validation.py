@@ -123,7 +123,9 @@ def _size(value: object, read: ValidatorFunctionWrapHandler) -> ByteSize:
 def _store_url(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator and url.partition(":")[0] not in STORES:
-        return _importable(url, or_one_of=())
+        if not hasattr(resolve_name(_importable(url, or_one_of=())), "from_url"):
+            raise ValueError("must be the import path of a class with a `from_url` method")
+        return url
     if not separator or scheme not in STORES:
         raise ValueError(f"must begin with {', '.join(f'{name}://' for name in STORES)}, or be an import path")
     if scheme in {"postgresql", "postgres"}:

@@ -235,6 +235,7 @@ def test_backend_of_the_variables_overrides_a_table_named_default(workspace: Wor
         ("WEBSOCKET_MEMORY", "16 lines", "must be a number of bytes, or one with a unit, such as 64MiB"),
         ("BACKEND", "ollama", "must be one of auto, demo, openai, or an import path, `package.module:Class`"),
         ("BACKEND", "nowhere:Backend", "cannot import 'nowhere:Backend': No module named 'nowhere'"),
+        ("STORE_URL", "app.errors:APIError", "must be the import path of a class with a `from_url` method"),
         ("BACKEND_URL", "localhost:8000", "must be an http or https URL, such as http://localhost:8000/v1"),
         ("BACKEND_URL", "http://localhost:80000", "must be an http or https URL, such as http://localhost:8000/v1"),
         ("BACKEND_URL", "http://[::1:8000/v1", "must be an http or https URL, such as http://localhost:8000/v1"),

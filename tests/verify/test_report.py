@@ -169,7 +169,7 @@ def test_command_with_nothing_to_try_exits_2() -> None:
     assert (done.returncode, done.stderr) == (2, "antiphon: No check is left to run.\n")
 
 
-@pytest.mark.parametrize("line", ["sk-secret", "a b: x", ": x", "x-y: a\nb"])
+@pytest.mark.parametrize("line", ["sk-secret", "a b: x", ": x", "x-y: a\nb", "x-y: sk-secret\u00e9"])
 def test_command_with_an_invalid_header_names_the_form_but_not_the_value(line: str) -> None:
     done = run("http://127.0.0.1:9", "--header", line)
     assert done.returncode == 2

@@ -49,8 +49,9 @@ def read_headers(lines: Iterable[str]) -> dict[str, str]:
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not value.strip().isprintable():
-            raise ValueError("must be NAME:VALUE, such as 'api-key: x'")
+        is_valid = _HEADER_NAME.fullmatch(name.strip()) and value.isascii() and value.strip().isprintable()
+        if not colon or not is_valid:
+            raise ValueError("must be NAME:VALUE in ASCII, such as 'api-key: x'")
         headers[name.strip()] = value.strip()
     return headers
 

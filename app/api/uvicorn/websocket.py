@@ -107,16 +107,28 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if not self.close_sent:
             super().handle_cont(event)
 
-    def _refuse(self, reason: str) -> None:
-        """Close the connection with 1008. Received data is discarded until the client has read the close frame."""
+    def send_receive_event_to_app(self) -> None:
+        """Refuse text that is not UTF-8, for which uvicorn would log a traceback."""
+        data = b"".join(self.frames)
+        if self.curr_msg_data_type == "text" and not data.isascii():
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                self._refuse("text is not UTF-8", CloseCode.INVALID_DATA)
+                return
+        self.frames = [data]
+        super().send_receive_event_to_app()
+
+    def _refuse(self, reason: str, code: CloseCode = CloseCode.POLICY_VIOLATION) -> None:
+        """Close the connection. Received data is discarded until the client has read the close frame."""
         if self.close_sent or self.transport.is_closing():
             return
         self.logger.warning("WebSocket rejected", extra={"reason": reason})
         if not self.handshake_complete:
             self.transport.close()
             return
-        self.conn.fail(CloseCode.POLICY_VIOLATION, reason)
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": CloseCode.POLICY_VIOLATION, "reason": reason})
+        self.conn.fail(code, reason)
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.frames = []

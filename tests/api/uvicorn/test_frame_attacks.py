@@ -11,11 +11,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from app.api.uvicorn.websocket import FRAMES_PER_PASS, MAX_FRAGMENTS, WebSocketProtocol
-from tests.api.uvicorn.frame_attacks import FRAME_ATTACKS, POLICY_VIOLATION, FrameAttack
+from tests.api.uvicorn.frame_attacks import CONTINUATION, FRAME_ATTACKS, POLICY_VIOLATION, TEXT, FrameAttack, frame
 from tests.support.scripted import Scripted
 from tests.support.serving import serving
 from tests.support.sockets import HELLO, ask, dial, listening
 
+INVALID_DATA = 1007
 READ = 256 * 1024  # bytes per event loop read
 MOST = FRAMES_PER_PASS + 1  # plus a frame or handshake begun earlier
 
@@ -72,6 +73,30 @@ async def test_small_frames_are_parsed_in_passes_of_the_event_loop(
     assert 1 < max(measured.frames_per_pass) <= MOST
     assert measured.most_unparsed <= READ
     assert measured.most_fragments <= MAX_FRAGMENTS
+
+
+@pytest.mark.parametrize(
+    "data",
+    [frame(TEXT, b"\xff"), frame(TEXT, b'"\xc3', fin=False) + frame(CONTINUATION, b'"')],
+    ids=["one frame", "two fragments"],
+)
+async def test_text_that_is_not_utf_8_closes_the_connection_without_a_traceback(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(Scripted(HELLO)) as url, dial(url) as client:
+        client.transport.write(data)
+        assert await outcome(client, None) == INVALID_DATA
+    assert [record.reason for record in caplog.records if record.message == "WebSocket rejected"] == [
+        "text is not UTF-8"
+    ]
+    assert not any(record.exc_info for record in caplog.records)
+
+
+async def test_character_that_is_split_between_fragments_is_received() -> None:
+    first, second = frame(TEXT, b'{"type": "\xc3', fin=False), frame(CONTINUATION, b'\xa4"}')
+    async with listening(Scripted(HELLO)) as url, dial(url) as client:
+        client.transport.write(first + second)
+        assert json.loads(await client.recv())["frame"] == "\u00e4"
 
 
 async def test_pings_before_the_handshake_is_accepted_close_the_connection() -> None:

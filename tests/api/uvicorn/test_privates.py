@@ -31,10 +31,11 @@ USED = {
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
     },
     WebSocketProtocol: {
-        *("app_state", "close_sent", "close_timer", "conn", "frames", "handshake_complete", "logger"),
+        *("app_state", "close_sent", "close_timer", "conn", "curr_msg_data_type", "frames", "handshake_complete"),
+        "logger",
         *("loop", "queue", "read_paused", "transport"),
         *("data_received", "handle_bytes", "handle_cont", "handle_ping", "handle_pong", "handle_text"),
-        *("keepalive_timeout", "receive", "shutdown"),
+        *("keepalive_timeout", "receive", "send_receive_event_to_app", "shutdown"),
     },
     _Server: {"shutdown"},
     _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
