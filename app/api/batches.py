@@ -32,8 +32,15 @@ from app.observability import log_context
 from app.responses import Caller
 from app.runtime.tasks import cancel, end, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
-from app.tools.files.batches import MAX_REQUESTS, Batches, usage_counts
-from app.tools.files.records.batches import BatchJob, BatchRequest, ClaimedRequest, RequestResult
+from app.tools.files.batches import (
+    MAX_REQUESTS,
+    Batches,
+    BatchJob,
+    BatchRequest,
+    ClaimedRequest,
+    RequestResult,
+    usage_counts,
+)
 from app.tools.files.uploads import ContentWriter
 
 logger = logging.getLogger(__name__)
@@ -61,7 +68,7 @@ class BatchWorker:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`lease` is in seconds; `announce` is called with an event and its batch id; `stopping` ends claiming."""
-        self._batches, self._records, self._store = batches, batches.records, batches.store
+        self._records, self._store = batches, batches.store
         self._requests, self._max_concurrency, self._lease = requests, max_concurrency, lease
         self._announce, self._stopping, self._clock = announce, stopping, clock
         self._name = secrets.token_hex(8)

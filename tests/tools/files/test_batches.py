@@ -20,8 +20,7 @@ from app.api.uvicorn.http import HTTPProtocol
 from app.core.access import hash_of
 from app.main import create_app
 from app.storage.tables import Tables, Transaction
-from app.tools.files.batches import WINDOW
-from app.tools.files.records.batches import BatchJob, BatchRecords, BatchRequest, RequestResult
+from app.tools.files.batches import WINDOW, Batches, BatchJob, BatchRequest, RequestResult
 from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_databases import FileDatabase, SQLiteFiles
@@ -218,21 +217,22 @@ async def test_request_whose_backend_fails_is_tried_again(database: FileDatabase
 
 async def test_claim_that_its_process_does_not_know_of_expires(database: FileDatabase) -> None:
     store = database.open()
+    batches = Batches(store)
     now = int(database.now())
     batch = BatchJob("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
-    await store.batches.create(batch)
-    assert await store.batches.claim_batch("one", 60)
-    await store.batches.add_requests(batch, "one", [BatchRequest(1, "a", b"{}")])
-    await store.batches.begin(batch, "one", 1, "m")
-    assert await store.batches.claim_requests("one", 60, 4)
-    assert await store.batches.renew("one", 60, None, []) == set()
-    assert not await store.batches.claim_requests("two", 60, 4)
+    await batches.add(batch)
+    assert await batches.claim_batch("one", 60)
+    await batches.add_requests(batch, "one", [BatchRequest(1, "a", b"{}")])
+    await batches.begin(batch, "one", 1, "m")
+    assert await batches.claim_requests("one", 60, 4)
+    assert await batches.renew("one", 60, None, []) == set()
+    assert not await batches.claim_requests("two", 60, 4)
     database.advance(61)
-    (claimed,) = await store.batches.claim_requests("two", 60, 4)
+    (claimed,) = await batches.claim_requests("two", 60, 4)
     assert claimed.attempt == 2
-    assert not await store.batches.finish(claimed, "one", RequestResult(True, b"{}"))
-    assert await store.batches.finish(claimed, "two", RequestResult(True, b"{}"))
-    assert not await store.batches.finish(claimed, "two", RequestResult(True, b"{}"))
+    assert not await batches.finish(claimed, "one", RequestResult(True, b"{}"))
+    assert await batches.finish(claimed, "two", RequestResult(True, b"{}"))
+    assert not await batches.finish(claimed, "two", RequestResult(True, b"{}"))
     await store.aclose()
 
 
@@ -260,11 +260,11 @@ class CountedTables:
 
 async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statements(database: FileDatabase) -> None:
     store = database.open()
-    tables = CountedTables(store._tables)
-    batches = BatchRecords(tables)
+    batches = Batches(store)
+    batches._tables = tables = CountedTables(store.tables)
     now = int(database.now())
     batch = BatchJob("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
-    await batches.create(batch)
+    await batches.add(batch)
     assert await batches.claim_batch("one", 60)
     tables.count = 0
     lines = [BatchRequest(number, f"{number}", b"{}") for number in range(1, 2001)]
@@ -284,17 +284,18 @@ async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statemen
 
 async def test_requests_of_owners_are_claimed_in_turn(database: FileDatabase) -> None:
     store = database.open()
+    batches = Batches(store)
     now = int(database.now())
     for owner, number in (("ada", 1), ("ada", 2), ("bob", 3)):
         batch = BatchJob(f"batch_{number}", owner, owner, "/v1/responses", "file-1", now, now + WINDOW)
-        await store.batches.create(batch)
-        assert await store.batches.claim_batch("one", 60)
-        await store.batches.add_requests(batch, "one", [BatchRequest(line, f"{line}", b"{}") for line in range(1, 10)])
-        await store.batches.begin(batch, "one", 9, "m")
-    claimed = await store.batches.claim_requests("one", 60, 6)
+        await batches.add(batch)
+        assert await batches.claim_batch("one", 60)
+        await batches.add_requests(batch, "one", [BatchRequest(line, f"{line}", b"{}") for line in range(1, 10)])
+        await batches.begin(batch, "one", 9, "m")
+    claimed = await batches.claim_requests("one", 60, 6)
     assert Counter(one.batch.owner for one in claimed) == {"ada": 3, "bob": 3}
-    assert await store.batches.claim_requests("two", 60, 6) == []
-    assert Counter(one.batch.owner for one in await store.batches.claim_requests("two", 60, 8)) == {"ada": 1, "bob": 1}
+    assert await batches.claim_requests("two", 60, 6) == []
+    assert Counter(one.batch.owner for one in await batches.claim_requests("two", 60, 8)) == {"ada": 1, "bob": 1}
     await store.aclose()
 
 

@@ -8,7 +8,6 @@ from app.storage.object_storage import ObjectStorage
 from app.storage.tables import Records, Tables, Transaction, in_transaction
 from app.tools.files import File, Page, fetch_page
 from app.tools.files.records.attachments import Attachments
-from app.tools.files.records.batches import BatchRecords
 from app.tools.files.records.contents import ObjectContents, Pieces
 from app.tools.files.records.uploads import ALIVE, PARTS_OF_FILE, STORED_BYTES, UploadRecords, add_file, within_limit
 from app.tools.files.vector_stores.sql import VectorStoreRecords
@@ -37,12 +36,12 @@ class FileStore(Records, ABC):
     def __init__(self, tables: Tables, storage: ObjectStorage | None) -> None:
         """New content is written to `storage` if configured, otherwise to the database."""
         super().__init__(tables)
+        self.tables = tables
         self._pieces = Pieces(tables, self.WRITE_PIECE, self.DELETE_CHUNKS)
         self._objects = ObjectContents(tables, storage)
         self._written: Pieces | ObjectContents = self._objects if storage else self._pieces
         self.uploads = UploadRecords(tables)
         self.attachments = Attachments(tables, self._objects) if storage else None
-        self.batches = BatchRecords(tables)
 
     @abstractmethod
     async def _delete(self, condition: str, *values: object) -> int:
