@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app import __version__
-from app.api.auth import RevokedResponses
+from app.api.auth import cancel_revoked_responses
 from app.api.dependencies import APIDependencies
 from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented
@@ -107,7 +107,6 @@ def create_app(
     instrumented = metrics.store(with_images) if metrics else with_images
     background = build_background(settings, store, instrumented)
     activity = Activity(store, backends=router.state)
-    revocation = RevokedResponses() if settings.revoked_responses == "cancel" else None
     policy = build_policy(settings.hooks)
     responses = Responses(
         router,
@@ -115,7 +114,7 @@ def create_app(
         background,
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
-        observers=[*observers, activity, *filter(None, (revocation, policy))],
+        observers=[*observers, activity, *([policy] if policy else [])],
         tools=tools,
     )
     responses.policy = policy
@@ -123,8 +122,8 @@ def create_app(
     accounting = build_accounting(settings, store, metrics)
     api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
     keys = ManagedKeys(StoredKeys(store.lasting()), api.auth, has_prices=lambda: accounting.has_prices)
-    if revocation:
-        revocation.follow(api.auth)
+    if settings.revoked_responses == "cancel":
+        cancel_revoked_responses(api.auth, activity.running)
     document = None if settings.docs == "off" else "/openapi.json"
     settings_reload = SettingsReload(settings, reload, router, api) if reload else None
     running = partial(_running, settings, api, keys, background, observers, labels, settings_reload)

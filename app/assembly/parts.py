@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from app.api.accounting import Accounting
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
-from app.api.auth.identity import ProxyIdentity
 from app.api.auth.tokens import MAX_KEY_SET_BYTES, SigningKeys, TokenVerifier, key_file, key_url
 from app.api.batches import BatchWorker, LineRequests
 from app.api.dependencies import APIDependencies
@@ -187,7 +186,7 @@ def build_auth(settings: Settings) -> Auth:
     keys = (key.get_secret_value() for key in settings.api_keys)
     jwt, proxy = (settings.auth.jwt, settings.auth.proxy) if settings.auth else (None, None)
     tokens = TokenVerifier(jwt, build_signing_keys(jwt)) if jwt else None
-    return Auth(keys, settings.dialect, settings.keys, tokens=tokens, proxy=ProxyIdentity(proxy) if proxy else None)
+    return Auth(keys, settings.dialect, settings.keys, tokens=tokens, proxy=proxy)
 
 
 def build_signing_keys(settings: JWTSettings) -> SigningKeys:
@@ -300,16 +299,18 @@ class SettingsReload:
         """Apply changed settings. If they are invalid, log and report the reason, and change nothing."""
         pid, begun = os.getpid(), time.monotonic_ns()
         try:
-            change = compare_settings(self.settings, self.read())
-            options = generation_options(change.settings)
-            self.router.reconfigure(change.settings.served())
+            read = self.read()
+            applied, restart = compare_settings(self.settings, read)
+            new = self.settings.model_copy(update={name: getattr(read, name) for name in applied})
+            options = generation_options(new)
+            self.router.reconfigure(new.served())
         except (SettingsError, ValueError, ImportError, AttributeError) as error:
             logger.error("settings not reloaded", extra={"reason": str(error)})
             return ReloadReport(pid, begun, problems=str(error).splitlines())
         except Exception:
             logger.exception("settings not reloaded")
             return ReloadReport(pid, begun, problems=["The settings could not be read; the log contains the error."])
-        new = self.settings = change.settings
+        self.settings = new
         self.api.auth.replace_keys((key.get_secret_value() for key in new.api_keys), new.keys)
         self.api.accounting.replace_prices(new.price_list())
         self.api.limits.replace(
@@ -320,11 +321,9 @@ class SettingsReload:
         )
         self.api.responses.options = options
         self.api.responses.quota.limit = new.max_stored_bytes
-        if change.applied:
+        if applied:
             logs.configure(new)  # always, to redact new secrets, too
-        if change.restart:
-            logger.warning("changed settings require a restart", extra={"settings": ", ".join(change.restart)})
-        logger.info(
-            "settings reloaded", extra={"changed": ", ".join(change.applied), "backends": ", ".join(new.served())}
-        )
-        return ReloadReport(pid, begun, change.applied, change.restart, [*new.served()])
+        if restart:
+            logger.warning("changed settings require a restart", extra={"settings": ", ".join(restart)})
+        logger.info("settings reloaded", extra={"changed": ", ".join(applied), "backends": ", ".join(new.served())})
+        return ReloadReport(pid, begun, applied, restart, [*new.served()])

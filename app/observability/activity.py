@@ -82,6 +82,10 @@ class Activity(Observer):
         if self._publishing is None:
             self._publish()
 
+    def running(self) -> list[ResponseLifecycle]:
+        """This process's responses in progress."""
+        return [lifecycle for _, lifecycle in self._running.values()]
+
     def refused(self, refusal: Refusal) -> None:
         hour = self._current(int(self._clock()))
         hour.of(int(refusal.at), refusal.key, "").refused += 1

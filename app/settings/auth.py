@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -35,9 +35,9 @@ def _header(name: str) -> str:
     return name.lower()
 
 
-def _network(address: str) -> str:
+def _network(address: object) -> IPv4Network | IPv6Network:
     try:
-        return str(ip_network(address, strict=False))
+        return ip_network(str(address), strict=False)
     except ValueError:
         raise ValueError("must be an address or a network, such as 10.0.0.0/8") from None
 
@@ -45,6 +45,7 @@ def _network(address: str) -> str:
 Claim = Annotated[str, Field(min_length=1, max_length=200)]
 KeyOfGroup = dict[Annotated[str, Field(min_length=1)], KeyName]
 HeaderName = Annotated[str, AfterValidator(_header)]
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class JWTSettings(SettingsTable):
@@ -92,7 +93,7 @@ class JWTSettings(SettingsTable):
 class ProxySettings(SettingsTable):
     """The table `[auth.proxy]`: a reverse proxy that authenticates people and sends their identity in a header."""
 
-    addresses: Annotated[list[Annotated[str, AfterValidator(_network)]], Field(min_length=1), BeforeValidator(as_list)]
+    addresses: Annotated[list[Network], Field(min_length=1), BeforeValidator(as_list)]
     """The proxy's addresses or networks. The header is ignored on other connections."""
     header: HeaderName
     """Header with the identity: `X-Forwarded-Email`."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from app.settings import Settings
 from app.settings.loading import PREFIX, RELOADS_DIRECTORY, environment
@@ -24,21 +23,14 @@ RELOADABLE = frozenset(
 ) - {"background_runs", "background_lease", "background_log_ttl"} | {"api_keys", "keys", "prices", "prompts", "config"}
 
 
-class SettingsChange(NamedTuple):
-    settings: Settings  # the current settings with all applicable changes
-    applied: list[str]  # fields
-    restart: list[str]  # changed variables that need a restart
-
-
-def compare_settings(old: Settings, new: Settings) -> SettingsChange:
+def compare_settings(old: Settings, new: Settings) -> tuple[list[str], list[str]]:
+    """Return the changed fields that can be applied, and the changed variables that need a restart."""
     changed = [name for name in Settings.model_fields if getattr(old, name) != getattr(new, name)]
     reloadable = RELOADABLE
     if not new.has_keys:  # without keys, a middleware added at start rejects pages from other origins
         reloadable -= {"api_keys", "keys"}
-    applied = [name for name in changed if name in reloadable]
-    restart = [f"{PREFIX}{name.upper()}" for name in changed if name not in reloadable]
-    restart.sort()
-    return SettingsChange(old.model_copy(update={name: getattr(new, name) for name in applied}), applied, restart)
+    restart = sorted(f"{PREFIX}{name.upper()}" for name in changed if name not in reloadable)
+    return [name for name in changed if name in reloadable], restart
 
 
 @dataclass(frozen=True, slots=True)

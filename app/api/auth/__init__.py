@@ -12,15 +12,16 @@ from datetime import UTC, datetime
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.auth.identity import IDENTIFIED, NO_TABLE, Identity, ProxyIdentity
+from app.api.auth.identity import IDENTIFIED, NO_TABLE, Identity, identify_by_proxy
 from app.api.auth.tokens import TokenVerifier, is_token
 from app.api.errors import refuse
 from app.core.access import UNRESTRICTED, KeyAccess, digest_of
 from app.core.dialects import dialect_of
 from app.errors import APIError, InvalidToken, PermissionDenied, StoreUnavailable, Unauthorized
 from app.observability import log_context
-from app.observability.lifecycle import Observer, ResponseLifecycle
+from app.observability.lifecycle import ResponseLifecycle
 from app.responses import Caller
+from app.settings.auth import ProxySettings
 from app.settings.keys import KeySettings
 from app.stores.keys import StoredKey
 
@@ -37,7 +38,7 @@ class Auth:
         named: Mapping[str, KeySettings] | None = None,
         clock: Callable[[], float] = time.time,
         tokens: TokenVerifier | None = None,
-        proxy: ProxyIdentity | None = None,
+        proxy: ProxySettings | None = None,
     ) -> None:
         """`keys` have all permissions; `named` are tables `[keys.NAME]`; `clock` returns Unix time."""
         self.tokens = tokens
@@ -101,7 +102,7 @@ class Auth:
         key = _key(handshake_headers(scope))
         try:
             if not key:
-                return self._proxy.identify(scope) if self._proxy else None
+                return identify_by_proxy(self._proxy, scope) if self._proxy else None
             if self.tokens and digest_of(key) not in self._accesses and is_token(key):
                 return await self.tokens.identify(key)
         except APIError as error:
@@ -255,26 +256,15 @@ def _key(headers: Mapping[str, str]) -> str:
     return headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()
 
 
-class RevokedResponses(Observer):
-    """Cancels responses of revoked keys, for `ANTIPHON_REVOKED_RESPONSES=cancel`."""
+def cancel_revoked_responses(auth: Auth, running: Callable[[], Iterable[ResponseLifecycle]]) -> None:
+    """From now on, end `running` responses of revoked keys, for `ANTIPHON_REVOKED_RESPONSES=cancel`."""
 
-    def __init__(self) -> None:
-        self._running: dict[int, ResponseLifecycle] = {}
+    def cancel() -> None:
+        for lifecycle in running():
+            if not auth.is_known(lifecycle.key, lifecycle.owner):
+                lifecycle.stop(Unauthorized("This API key was revoked.", code="revoked_api_key"))
 
-    def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        self._running[id(lifecycle)] = lifecycle
-
-    def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        self._running.pop(id(lifecycle), None)
-
-    def follow(self, auth: Auth) -> None:
-
-        def end() -> None:
-            for lifecycle in self._running.values():
-                if not auth.is_known(lifecycle.key, lifecycle.owner):
-                    lifecycle.stop(Unauthorized("This API key was revoked.", code="revoked_api_key"))
-
-        auth.on_change = end
+    auth.on_change = cancel
 
 
 def identifying(app: ASGIApp, auth: Auth) -> ASGIApp:

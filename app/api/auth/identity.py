@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from starlette.types import Scope
 
@@ -76,52 +76,44 @@ def table_of(
     return None
 
 
-class ProxyIdentity:
-    def __init__(self, settings: ProxySettings) -> None:
-        self._settings = settings
-        self._networks = [ip_network(address) for address in settings.addresses]
-        self._header = settings.header.encode()
-        self._groups_header = settings.groups_header.encode()
+def identify_by_proxy(settings: ProxySettings, scope: Scope) -> Identity | None:
+    """
+    None without the header, or if the request is not from the proxy.
 
-    def identify(self, scope: Scope) -> Identity | None:
-        """
-        None without the header, or if the request is not from the proxy.
-
-        Raises `InvalidToken` for a repeated or invalid header, and `PermissionDenied` if no key is assigned.
-        """
-        if not self._is_trusted(scope):
-            return None
-        settings = self._settings
-        name = _single(scope, self._header, settings.header)
-        if name is None:
-            return None
-        if "," in name:  # intermediaries may have joined repeated headers
-            raise InvalidToken(f"The header '{settings.header}' must contain a single identity.")
-        name = checked_name(name.strip(), settings.header)
-        groups = (_single(scope, self._groups_header, settings.groups_header) or "") if settings.groups else ""
-        found = [group.strip() for group in groups.split(",")]
-        table = table_of(settings.groups, found, settings.key, restricts=bool(settings.groups))
-        return Identity(table, name, namespaced_owner(settings.namespace, name))
-
-    def _is_trusted(self, scope: Scope) -> bool:
-        """
-        Compare the connection's peer: uvicorn sets `scope["client"]` from `X-Forwarded-For`
-        (`ANTIPHON_TRUSTED_PROXIES`).
-        """
-        peer = scope.get("state", {}).get(PEER_KEY)
-        if not peer:
-            return False
-        address = ip_address(peer[0].partition("%")[0])
-        if isinstance(address, IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._networks)
+    Raises `InvalidToken` for a repeated or invalid header, and `PermissionDenied` if no key is assigned.
+    """
+    if not _is_peer_in(settings.addresses, scope):
+        return None
+    name = _single(scope, settings.header)
+    if name is None:
+        return None
+    if "," in name:  # intermediaries may have joined repeated headers
+        raise InvalidToken(f"The header '{settings.header}' must contain a single identity.")
+    name = checked_name(name.strip(), settings.header)
+    groups = (_single(scope, settings.groups_header) or "") if settings.groups else ""
+    found = [group.strip() for group in groups.split(",")]
+    table = table_of(settings.groups, found, settings.key, restricts=bool(settings.groups))
+    return Identity(table, name, namespaced_owner(settings.namespace, name))
 
 
-def _single(scope: Scope, name: bytes, shown: str) -> str | None:
-    values = [value for header, value in scope["headers"] if header == name]
+def _is_peer_in(networks: Iterable[IPv4Network | IPv6Network], scope: Scope) -> bool:
+    """
+    Compare the connection's peer: uvicorn sets `scope["client"]` from `X-Forwarded-For` (`ANTIPHON_TRUSTED_PROXIES`).
+    """
+    peer = scope.get("state", {}).get(PEER_KEY)
+    if not peer:
+        return False
+    address = ip_address(peer[0].partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return any(address in network for network in networks)
+
+
+def _single(scope: Scope, name: str) -> str | None:
+    values = [value for header, value in scope["headers"] if header == name.encode()]
     if len(values) > 1:
-        raise InvalidToken(f"The header '{shown}' must be sent once.")
+        raise InvalidToken(f"The header '{name}' must be sent once.")
     try:
         return values[0].decode("utf-8") if values else None
     except UnicodeDecodeError:
-        raise InvalidToken(f"The header '{shown}' must be UTF-8.") from None
+        raise InvalidToken(f"The header '{name}' must be UTF-8.") from None

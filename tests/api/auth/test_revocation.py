@@ -12,7 +12,7 @@ import httpx
 import pytest
 import websockets
 
-from app.api.auth import Auth, RevokedResponses
+from app.api.auth import Auth, cancel_revoked_responses
 from app.core.access import hash_of
 from app.errors import Unauthorized
 from app.observability.lifecycle import ResponseLifecycle
@@ -142,11 +142,8 @@ async def test_response_in_progress_finishes(values: dict[str, Any]) -> None:
 async def test_removed_key_of_the_settings_ends_its_responses() -> None:
 
     auth = Auth(named={name: KeySettings(hash=[hash_of(name)]) for name in ("a", "b")})
-    revocation = RevokedResponses()
-    revocation.follow(auth)
     running = {name: lifecycle(name) for name in ("a", "b")}
-    for each in running.values():
-        revocation.on_start(each)
+    cancel_revoked_responses(auth, running.values)
     auth.replace_keys([], {"b": KeySettings(hash=[hash_of("new")])})
     assert isinstance(running["a"].stopped, Unauthorized) and running["b"].stopped is None
 
