@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 CONNECTION_KEY = "connection"  # request state field, if the connection is an `HTTPProtocol`
 
 
-class BodyWriter(Protocol):
-    def write(self, data: bytes) -> bool:
-        """Write without waiting; False if `drain` must be awaited before the next write."""
-        ...
-
-    async def drain(self) -> None:
-        """Wait until the client has read enough."""
-        ...
+BodyWriter: TypeAlias = "HTTPProtocol | MessageWriter"
 
 
 def body_writer(scope: Scope, send: Send) -> BodyWriter:
@@ -37,6 +30,7 @@ class MessageWriter:
         self._unsent = b""
 
     def write(self, data: bytes) -> bool:
+        """Return False: `drain` must be awaited before the next write."""
         self._unsent += data
         return False
 

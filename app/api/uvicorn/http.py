@@ -78,11 +78,13 @@ class HTTPProtocol(HttpToolsProtocol):
             self._on_loss = None
 
     def write(self, data: bytes) -> bool:
+        """Write without waiting; return False if `drain` must be awaited before the next write."""
         if data and not self.transport.is_closing():  # an empty chunk would end the body
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return not self.flow.write_paused
 
     async def drain(self) -> None:
+        """Wait until the client has read enough."""
         await self.flow.drain()
 
     # Called by the event loop and the parser.
