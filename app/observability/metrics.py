@@ -112,6 +112,8 @@ class Times:
 
 Counted: TypeAlias = Counter | Gauge | Count
 Timed: TypeAlias = Histogram | Times
+_Series = TypeVar("_Series", bound=Counter | Gauge | Histogram)
+_Buffer = TypeVar("_Buffer", bound=Count | Times)
 
 
 @dataclass(slots=True)
@@ -143,15 +145,15 @@ class Metrics(Observer):
 
         def counter(name: str, text: str, *labels: str) -> Callable[..., Counted]:
             metric = Counter(f"antiphon_{name}", text, labels, registry=registry)
-            return cache(lambda *values: self._counted(metric.labels(*values)))
+            return cache(lambda *values: self._buffered(metric.labels(*values), Count))
 
         def gauge(name: str, text: str, *labels: str) -> Callable[..., Counted]:
             metric = Gauge(f"antiphon_{name}", text, labels, registry=registry, multiprocess_mode="livesum")
-            return cache(lambda *values: self._counted(metric.labels(*values) if labels else metric))
+            return cache(lambda *values: self._buffered(metric.labels(*values) if labels else metric, Count))
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Timed]:
             metric = Histogram(f"antiphon_{name}_seconds", text, labels, buckets=buckets, registry=registry)
-            return cache(lambda *values: self._timed(metric.labels(*values)))
+            return cache(lambda *values: self._buffered(metric.labels(*values), Times))
 
         self._requests = counter("http_requests", "HTTP requests that were answered.", "method", "route", "status")
         self._sockets = gauge("websockets_open", "WebSocket connections that are open.")
@@ -199,17 +201,11 @@ class Metrics(Observer):
 
     # Worker processes share the series in files, so they add to the library's series at once.
 
-    def _counted(self, series: Counter | Gauge) -> Counted:
+    def _buffered(self, series: _Series, buffer: Callable[[_Series], _Buffer]) -> _Series | _Buffer:
         if self._directory is not None:
             return series
-        self._pending.append(count := Count(series))
-        return count
-
-    def _timed(self, series: Histogram) -> Timed:
-        if self._directory is not None:
-            return series
-        self._pending.append(times := Times(series))
-        return times
+        self._pending.append(buffered := buffer(series))
+        return buffered
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         self._open(lifecycle.delivery).inc()
