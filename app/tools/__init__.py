@@ -48,8 +48,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types import JSONObject, Usage, frozen
-from app.core.types.hosted import DeferredTool as DeferredTool
 from app.core.types.hosted import HostedFunction as HostedFunction
+from app.core.types.hosted import ToolEntry as ToolEntry
 from app.core.types.request import Item, Part
 from app.core.usage import Counts
 from app.errors import InvalidRequest, Warnings
@@ -139,7 +139,7 @@ class ToolCall:
     items: Sequence[Item]  # the conversation with this response's finished items, oldest first
     approval_request_id: str | None = None
     call_id: str = ""  # the backend's call id
-    deferred: Sequence[DeferredTool] = ()
+    deferred: Sequence[ToolEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)

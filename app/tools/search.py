@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from app.core.request.tool_types import TOOL_SEARCH
 from app.core.types import JSONObject
 from app.core.types.request import Item
-from app.tools import Declaration, DeferredTool, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolSession
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolEntry, ToolSession
 
 _DEFAULT_LIMIT = 5
 _MAX_LIMIT = 20
@@ -48,22 +48,22 @@ class ToolSearchSession(ToolSession):
         return Outcome(f"Found: {names}" if results else "No tools were found.")
 
 
-def _declarations(tools: Sequence[DeferredTool]) -> list[JSONObject]:
+def _declarations(tools: Sequence[ToolEntry]) -> list[JSONObject]:
     declarations: list[JSONObject] = []
     namespaces: dict[str, JSONObject] = {}
     for tool in tools:
         if tool.namespace is None:
-            declarations.append({**tool.declaration})
+            declarations.append({**tool.tool})
         elif namespace := namespaces.get(tool.namespace):
-            namespace["tools"].append({**tool.declaration})
+            namespace["tools"].append({**tool.tool})
         else:
             namespace = {"type": "namespace", "name": tool.namespace, "description": tool.about}
-            namespaces[tool.namespace] = {**namespace, "tools": [{**tool.declaration}]}
+            namespaces[tool.namespace] = {**namespace, "tools": [{**tool.tool}]}
             declarations.append(namespaces[tool.namespace])
     return declarations
 
 
-def best(query: str, tools: Sequence[DeferredTool]) -> list[DeferredTool]:
+def best(query: str, tools: Sequence[ToolEntry]) -> list[ToolEntry]:
     """
     Tools that share words with a query, best first.
 

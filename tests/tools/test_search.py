@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from app.tools import DeferredTool
+from app.tools import ToolEntry
 from app.tools.search import best
 
 TOOLS = [
-    DeferredTool({"name": "getCurrentTime", "description": "Tell the time of a place."}),
-    DeferredTool({"name": "convert_time", "description": "Convert a time between zones."}),
-    DeferredTool({"name": "list_issues", "description": "List the issues of a repository on GitHub."}),
-    DeferredTool({"name": "create_issue"}, "tracker", "Create and close tickets."),
+    ToolEntry(None, "getCurrentTime", {"description": "Tell the time of a place."}),
+    ToolEntry(None, "convert_time", {"description": "Convert a time between zones."}),
+    ToolEntry(None, "list_issues", {"description": "List the issues of a repository on GitHub."}),
+    ToolEntry("tracker", "create_issue", {}, about="Create and close tickets."),
 ]
 
 

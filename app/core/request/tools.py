@@ -26,8 +26,8 @@ from app.core.types.hosted import (
     HOSTED_TABLES,
     NO_HOSTED_TOOLS,
     NO_PARAMETERS,
-    DeferredTool,
     HostedFunction,
+    ToolEntry,
     needs_table,
 )
 from app.core.types.request import Item
@@ -42,31 +42,6 @@ MAX_FUNCTIONS = 128
 SEARCH = (DEFAULT_NAMESPACE, "tool_search")
 _MAX_LISTED = 200  # tools in the search's description
 _MAX_ABOUT = 200  # characters per tool description
-
-
-class ToolEntry(NamedTuple):
-    namespace: str | None
-    name: str
-    tool: ToolFields
-    path: str = ""  # in the request's `tools`; "" for tools in items
-    found: bool = False
-    about: str = ""  # the namespace's description
-    is_first: bool = False  # in its namespace
-
-    @property
-    def key(self) -> tuple[str | None, str]:
-        return self.namespace, self.name
-
-    @property
-    def is_deferred(self) -> bool:
-        return self.tool.get("defer_loading") is True and not self.found
-
-    @property
-    def declared(self) -> ToolFields:
-        """The first has the namespace's description: Chat Completions has no namespaces."""
-        if not (self.is_first and self.about):
-            return self.tool
-        return {**self.tool, "description": "\n\n".join(filter(None, (self.about, self.tool.get("description"))))}
 
 
 class Function(NamedTuple):
@@ -121,7 +96,7 @@ class ToolSet:
         self._chosen.append((function, types))
         return True
 
-    def describe_search(self, tools: Sequence[DeferredTool]) -> None:
+    def describe_search(self, tools: Sequence[ToolEntry]) -> None:
         """List deferred tools in the tool search's description."""
         chat_name = self._names.get(SEARCH, "")
         search = self.functions.get(chat_name)
@@ -269,24 +244,20 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         state.warnings.add(
             f"{len(left_out)} functions of hosted tools were left out, for example {quote(left_out[0])}: {_FULL}"
         )
-    deferred = _as_deferred(entry for entry in entries if entry.path)
-    deferred += [DeferredTool.of_hosted(function) for function, _ in hosted.functions if function.deferred]
+    deferred = [entry for entry in entries if entry.path and entry.is_deferred]
+    deferred += [function.deferred_tool for function, _ in hosted.functions if function.deferred]
     offered.describe_search(deferred)
     offered.move_to_end(added)
     _warn_dropped_keywords(offered.functions.values(), state)
     return offered
 
 
-def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[DeferredTool]:
+def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[ToolEntry]:
     entries = [*_entries(tools, _ignore)]
     for item in items:
         if _ADDING.get(item["type"]) == "declared":
             entries += _entries(json_list(item.get("tools")), _ignore)
-    return _as_deferred(entries)
-
-
-def _as_deferred(entries: Iterable[ToolEntry]) -> list[DeferredTool]:
-    return [DeferredTool(entry.tool, entry.namespace, entry.about) for entry in entries if entry.is_deferred]
+    return [entry for entry in entries if entry.is_deferred]
 
 
 def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:

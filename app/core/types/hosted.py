@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from app.core.types import json_text
 
 # For functions without their own name, for example the tool search.
 DEFAULT_NAMESPACE = ""
@@ -58,34 +60,48 @@ class HostedFunction:
         """For approval requests."""
         return str(self.fields.get("server_label") or self.namespace or self.item.removesuffix("_call"))
 
+    @property
+    def deferred_tool(self) -> ToolEntry:
+        """For a tool search."""
+        declaration = {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+            "strict": self.strict,
+            "defer_loading": True,
+        }
+        return ToolEntry(self.server_label, self.name, declaration)
 
-@dataclass(frozen=True, slots=True)
-class DeferredTool:
-    """A tool declared only after a tool search finds it."""
 
-    declaration: Mapping[str, Any]  # as in a request: type, name, description and parameters
-    namespace: str | None = None
+class ToolEntry(NamedTuple):
+    namespace: str | None
+    name: str
+    tool: Mapping[str, Any]  # as in a request: type, name, description and parameters
+    path: str = ""  # in the request's `tools`; "" for tools in items
+    found: bool = False  # by a tool search
     about: str = ""  # the namespace's description
+    is_first: bool = False  # in its namespace
 
     @property
-    def name(self) -> str:
-        return str(self.declaration["name"])
+    def key(self) -> tuple[str | None, str]:
+        return self.namespace, self.name
 
     @property
     def description(self) -> str:
-        return str(self.declaration.get("description") or "")
+        return json_text(self.tool.get("description"))
 
-    @classmethod
-    def of_hosted(cls, function: HostedFunction) -> DeferredTool:
-        declaration = {
-            "type": "function",
-            "name": function.name,
-            "description": function.description,
-            "parameters": dict(function.parameters),
-            "strict": function.strict,
-            "defer_loading": True,
-        }
-        return cls(declaration, function.server_label)
+    @property
+    def is_deferred(self) -> bool:
+        """Whether it is offered only after a tool search finds it."""
+        return self.tool.get("defer_loading") is True and not self.found
+
+    @property
+    def declared(self) -> Mapping[str, Any]:
+        """The first has the namespace's description: Chat Completions has no namespaces."""
+        if not (self.is_first and self.about):
+            return self.tool
+        return {**self.tool, "description": "\n\n".join(filter(None, (self.about, self.tool.get("description"))))}
 
 
 def needs_table(table: str) -> str:

@@ -23,7 +23,7 @@ from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import OpenCall, ToolBinding
 from app.core.types import JSONMapping, JSONObject, Usage, with_fields
-from app.core.types.hosted import DeferredTool, HostedFunction
+from app.core.types.hosted import HostedFunction
 from app.core.types.request import TERMINAL, Item
 from app.core.usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
@@ -187,7 +187,7 @@ class HostedCalls:
         items = [*self._context.items, *finished]
         approval = self.notes(call.item["id"]).get("approval_request_id")
         functions = [entry.function for entry in self.sessions.functions if entry.function.deferred]
-        deferred = [*self._client_tools, *map(DeferredTool.of_hosted, functions)]
+        deferred = [*self._client_tools, *(function.deferred_tool for function in functions)]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
         return await self.sessions.run(target.session, running, SessionReport(self, self._lifecycle, call))
 
