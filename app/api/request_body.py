@@ -21,8 +21,7 @@ from starlette.types import Receive, Scope
 from app.core.bounded_json import (
     LARGE,
     MAX_VALUES,
-    TextsTooLarge,
-    TooManyValues,
+    JSONTooLarge,
     check_values,
     is_deeper,
     is_large,
@@ -169,11 +168,8 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
             check_values(data, limit=max_values)
         document = data.encode() if isinstance(data, str) else data
         return loads_repaired(document.removeprefix(codecs.BOM_UTF8), _without_lone_surrogates)
-    except TextsTooLarge as error:
-        message = f"The {source} contains strings that need many times their size in memory. Send less at once."
-        raise InvalidRequest(message, code="request_too_large", status=413) from error
-    except TooManyValues as error:
-        message = f"The {source} contains more than {max_values} JSON values (objects, arrays, strings, numbers)."
+    except JSONTooLarge as error:
+        message = f"The {source} contains {error.msg}. Send less at once."
         raise InvalidRequest(message, code="request_too_large", status=413) from error
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"The {source} is not valid JSON: {error.msg}.", code="invalid_json") from error

@@ -28,13 +28,12 @@ def is_large(*documents: bytes) -> bool:
     return size > LARGE or (size > MANY and sum(document.count(b",") for document in documents) > MANY)
 
 
-class TooManyValues(orjson.JSONDecodeError):
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} JSON values", "", 0)
+class JSONTooLarge(orjson.JSONDecodeError):
+    """`msg` names the excess, for example `more than 100000 JSON values`."""
 
 
 def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
-    """Raises `orjson.JSONDecodeError`, or its subclass `TooManyValues`."""
+    """Raises `orjson.JSONDecodeError`, or its subclass `JSONTooLarge`."""
     if len(data) > limit:
         check_values(data, limit=limit)
     return orjson.loads(data)
@@ -51,7 +50,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
-    """Raises `TooManyValues` for more than `limit` values in total. Linear time, without copies."""
+    """Raises `JSONTooLarge` for more than `limit` values in total. Linear time, without copies."""
     if sum(map(len, documents)) <= limit:
         return
     # An upper bound; excluding strings is slower.
@@ -61,7 +60,7 @@ def check_values(*documents: bytes | str, limit: int = MAX_VALUES) -> None:
     for document in documents:
         count += _values(document, limit)
         if count > limit:
-            raise TooManyValues(limit)
+            raise JSONTooLarge(f"more than {limit} JSON values (objects, arrays, strings, numbers)", "", 0)
 
 
 def _values(document: bytes | str, limit: int) -> int:
@@ -105,14 +104,9 @@ _TEXT_BYTES = 64 * 1024 * 1024
 _TEXT_RATIO = 2.5
 
 
-class TextsTooLarge(orjson.JSONDecodeError):
-    def __init__(self) -> None:
-        super().__init__("strings that need many times their size in memory", "", 0)
-
-
 def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
     """
-    Raises `orjson.JSONDecodeError`, or its subclass `TextsTooLarge`.
+    Raises `orjson.JSONDecodeError`, or its subclass `JSONTooLarge`.
 
     `repair` replaces unpaired surrogates in the JSON.
     """
@@ -123,7 +117,7 @@ def loads_repaired(data: bytes, repair: Callable[[bytes], bytes]) -> object:
             raise
         value = orjson.loads(repair(data))
     if 4 * len(data) > _TEXT_BYTES and size_of(value) > max(_TEXT_BYTES, int(_TEXT_RATIO * len(data))):
-        raise TextsTooLarge
+        raise JSONTooLarge("strings that need many times their size in memory", "", 0)
     return value
 
 

@@ -139,7 +139,12 @@ def without_credentials(value: object) -> Any:
         if name in _SCHEMAS:
             shown[name] = field
         elif name == "domain_secrets":
-            shown[name] = [_without_value(secret) for secret in field] if isinstance(field, list) else []
+            secrets = field if isinstance(field, list) else []
+            shown[name] = [
+                {key: secret[key] for key in ("domain", "name") if key in secret}
+                for secret in secrets
+                if isinstance(secret, dict)
+            ]
         elif name == "skills" and isinstance(field, list):
             shown[name] = [_without_archive(skill) for skill in field]
         elif name == "server_url":
@@ -167,10 +172,6 @@ def _without_archive(skill: object) -> object:
     if not isinstance(skill, dict) or not isinstance(source, dict):
         return skill
     return {**skill, "source": {name: value for name, value in source.items() if name != "data"}}
-
-
-def _without_value(secret: object) -> object:
-    return {name: secret[name] for name in ("domain", "name") if name in secret} if isinstance(secret, dict) else {}
 
 
 def _key(tool: _ToolFields) -> _Key:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from app.api.request_body import BodyLimits, read_body
-from app.core.bounded_json import LARGE, MANY, TooManyValues, check_values
+from app.core.bounded_json import LARGE, MANY, JSONTooLarge, check_values
 from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS, SMALL
 from tests.support.postgres_server import PostgresServer
@@ -116,16 +116,16 @@ def test_values_within_the_limit_are_accepted(value: Any) -> None:
     ],
 )
 def test_values_beyond_the_limit_are_refused(document: bytes) -> None:
-    with pytest.raises(TooManyValues):
+    with pytest.raises(JSONTooLarge):
         check_values(document, limit=100)
-    with pytest.raises(TooManyValues):
+    with pytest.raises(JSONTooLarge):
         check_values(document.decode(), limit=100)
 
 
 def test_values_of_all_documents_are_counted_together() -> None:
     half = orjson.dumps([1] * 60)
     check_values(half, limit=100)
-    with pytest.raises(TooManyValues):
+    with pytest.raises(JSONTooLarge):
         check_values(half, half, limit=100)
 
 

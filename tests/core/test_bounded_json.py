@@ -16,8 +16,7 @@ from app.core import bounded_json
 from app.core.bounded_json import (
     LARGE,
     MANY,
-    TextsTooLarge,
-    TooManyValues,
+    JSONTooLarge,
     check_values,
     dumps,
     is_large,
@@ -53,7 +52,7 @@ def test_values_are_counted_for_any_cut_of_the_document(value: Any, ascii: bool,
     document: Any = json.dumps(value, ensure_ascii=ascii)
     values = _count(value)
     check_values(document if text else document.encode(), limit=values)
-    with pytest.raises(TooManyValues) if len(document) >= values else contextlib.nullcontext():
+    with pytest.raises(JSONTooLarge) if len(document) >= values else contextlib.nullcontext():
         check_values(document if text else document.encode(), limit=values - 1)
 
 
@@ -90,7 +89,7 @@ def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.M
     monkeypatch.setattr(bounded_json, "_TEXT_BYTES", 1000)
     assert loads_repaired(orjson.dumps(["a" * 10_000]), refused)
     assert loads_repaired(orjson.dumps(["😀" * 1000]), refused)
-    with pytest.raises(TextsTooLarge):
+    with pytest.raises(JSONTooLarge):
         loads_repaired(orjson.dumps(["a" * 1000 + "😀"]), refused)
     with pytest.raises(InvalidRequest, match="many times their size") as refusal:
         load_json(orjson.dumps({"input": "a" * 1000 + "😀"}), "body")

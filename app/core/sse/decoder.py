@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from app.core.bounded_json import MAX_VALUES, TooManyValues, check_values
+from app.core.bounded_json import MAX_VALUES, JSONTooLarge, check_values
 from app.core.sse.repeats import LINE_END, PatternMatcher, RawEvent, ServerEvent
 from app.errors import BackendError
 
@@ -261,7 +261,7 @@ def check_piece(data: bytes) -> None:
     """Raises `BackendError` for too many JSON values to parse."""
     try:
         check_values(data)
-    except TooManyValues as error:
+    except JSONTooLarge as error:
         raise BackendError(_TOO_MANY_VALUES) from error
 
 

@@ -14,10 +14,8 @@ from typing_extensions import TypedDict
 
 from app.errors import ErrorPayload
 
-# These names, the first set by this server, cannot be written in a class body.
+# Set by this server. These names cannot be written in a class body.
 _PdfFields = TypedDict("_PdfFields", {"antiphon:text": str, "antiphon:text_error": str}, total=False)
-_AsyncField = TypedDict("_AsyncField", {"async": object}, total=False)
-
 
 JSONObject: TypeAlias = dict[str, Any]
 JSONMapping: TypeAlias = Mapping[str, Any]
@@ -40,7 +38,7 @@ class Part(_PdfFields, total=False):
     encrypted_content: object
 
 
-class Item(_AsyncField, total=False):
+class Item(TypedDict, total=False):
     """`ITEM_TYPES` (`items.py`) describes each type."""
 
     type: Required[str]

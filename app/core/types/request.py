@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.functional_validators import AfterValidator, BeforeValidator
 
-from app.core.bounded_json import TooManyValues, check_values
+from app.core.bounded_json import JSONTooLarge, check_values
 from app.core.redaction import ToolSecrets, without_credentials
 from app.core.types import Event as Event
 from app.core.types import Item as Item
@@ -390,7 +390,7 @@ def _check_arguments(items: Iterable[Mapping[str, Any]]) -> None:
     arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
     try:
         check_values(*arguments)
-    except TooManyValues as error:
+    except JSONTooLarge as error:
         raise ValueError(f"the call arguments in 'input' contain {error.msg}") from error
 
 
