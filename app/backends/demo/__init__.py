@@ -120,8 +120,7 @@ def _deltas(
         *(TextDelta([word], _logprobs(word, body)) for word in _WORD.findall(content)),
         *calls,
     ]
-    limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(deltas)
-    sent = deltas[:limit]
+    sent = deltas[: body.get("max_completion_tokens") or body.get("max_tokens")]
     reason = FinishReason.TOOL_CALLS if function else FinishReason.STOP
     yield AnswerMetadata(f"chatcmpl-{digest}", str(body.get("model")))
     yield from sent
