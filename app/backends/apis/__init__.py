@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -53,12 +52,7 @@ class API(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        return _imported(self.implementation)
-
-
-@cache
-def _imported(path: str) -> Codec:
-    return cast(Codec, import_object(path))
+        return cast(Codec, import_object(self.implementation))
 
 
 APIS = {

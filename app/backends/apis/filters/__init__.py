@@ -11,7 +11,6 @@ from app.backends.apis.filters.text_tool_calls import (
     FIRST_CHARACTERS,
     LONGEST_OPENING,
     OPENINGS,
-    delta_of,
 )
 from app.core.profile import Profile, ThinkTagOptions
 from app.core.stream.reasoning_fields import ReasoningDetails
@@ -264,7 +263,7 @@ class TextToolCallFilter(Filter):
         self._opening, self._body = "", []
         _, read = DELIMITERS[opening]
         try:
-            parsed = [delta_of(piece, self._functions) for piece in read(body)]
+            parsed = [*read(body, self._functions)]
         except ValueError:
             parsed = []
         self._after_call = bool(parsed)

@@ -6,38 +6,30 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from app.core.bounded_json import loads
 from app.core.types import JSONMapping, json_object
 from app.core.types.deltas import Delta, ReasoningDelta, TextDelta, ToolCallDelta
 
-
-class TextToolCall(NamedTuple):
-    name: str
-    arguments: str | dict[str, str]  # JSON, or text by argument name, to be converted by the schema
-    id: str | None = None
+Functions: TypeAlias = Mapping[str, JSONMapping]  # parameter schemas by name
 
 
-Piece: TypeAlias = str | ReasoningDelta | TextToolCall
+def _call(functions: Functions, name: str, arguments: str | dict[str, str], call_id: str | None = None) -> Delta:
+    """
+    `arguments` are JSON, or text by name, to be converted by the schema.
 
-
-def delta_of(piece: Piece, functions: Mapping[str, JSONMapping]) -> Delta:
-    """`functions` are parameter schemas by name; raises `ValueError` for other functions and invalid arguments."""
-    if isinstance(piece, ReasoningDelta):
-        return piece
-    if isinstance(piece, str):
-        return TextDelta([piece])
-    if piece.name not in functions:
+    Raises `ValueError` for other functions and invalid arguments.
+    """
+    if name not in functions:
         raise ValueError
-    arguments = piece.arguments
     if isinstance(arguments, dict):
-        schemas = json_object(functions[piece.name].get("properties"))
-        values = {name: _value(text, schemas.get(name)) for name, text in arguments.items()}
+        schemas = json_object(functions[name].get("properties"))
+        values = {key: _value(text, schemas.get(key)) for key, text in arguments.items()}
         arguments = json.dumps(values, ensure_ascii=False)
     elif not isinstance(loads(arguments), dict):
         raise ValueError
-    return ToolCallDelta(None, piece.id, piece.name, [arguments])
+    return ToolCallDelta(None, call_id, name, [arguments])
 
 
 def _value(text: str, schema: object) -> object:
@@ -49,10 +41,10 @@ def _value(text: str, schema: object) -> object:
         return text
 
 
-# The readers yield nothing or raise `ValueError` if the text is invalid.
+# The readers yield nothing or raise `ValueError` if the text or a call in it is invalid.
 
 
-def _json(body: str) -> Iterator[Piece]:
+def _json(body: str, functions: Functions) -> Iterator[Delta]:
     """Hermes, Qwen, Llama, Phi: `{"name": "f", "arguments": {...}}`, one or several, or a list."""
     values, at, decoder = list[Any](), 0, json.JSONDecoder()
     body = body.strip()
@@ -66,51 +58,51 @@ def _json(body: str) -> Iterator[Piece]:
     for call in map(json_object, values):
         arguments: Any = next((call[name] for name in ("arguments", "parameters") if name in call), {})
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        yield TextToolCall(str(call.get("name")), written)
+        yield _call(functions, str(call.get("name")), written)
 
 
 _FUNCTION = re.compile(r"\s*(?:<function=)?([\w.-]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
 _PARAMETER = re.compile(r"\s*<parameter=([\w.-]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 
 
-def _function(body: str) -> Iterator[Piece]:
+def _function(body: str, functions: Functions) -> Iterator[Delta]:
     """Qwen3-Coder: `f><parameter=a>...</parameter>`, Llama 3: `f>{...}`, both after `<function=`."""
     if not (match := _FUNCTION.fullmatch(body)):
         return
     name, inner = match[1], match[2].strip()
     parameters = [*_following(_PARAMETER, inner)]
     if inner.startswith("{"):
-        yield TextToolCall(name, inner)
+        yield _call(functions, name, inner)
     elif parameters or not inner:
-        yield TextToolCall(name, {parameter[1]: parameter[2] for parameter in parameters})
+        yield _call(functions, name, {parameter[1]: parameter[2] for parameter in parameters})
 
 
 _GLM = re.compile(r"\s*([\w.-]+)\s*(<arg_key>.*)?", re.DOTALL)
 _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 
 
-def _tool_call(body: str) -> Iterator[Piece]:
+def _tool_call(body: str, functions: Functions) -> Iterator[Delta]:
     """The format after `<tool_call>` depends on the model."""
     if body.lstrip()[:1] in ("{", "["):
-        yield from _json(body)
+        yield from _json(body, functions)
     elif body.lstrip().startswith("<function="):
-        yield from _function(body)
+        yield from _function(body, functions)
     elif match := _GLM.fullmatch(body):
         arguments = [*_following(_ARGUMENT, match[2] or "")]
         if arguments or not match[2]:
-            yield TextToolCall(match[1], {argument[1].strip(): argument[2] for argument in arguments})
+            yield _call(functions, match[1], {argument[1].strip(): argument[2] for argument in arguments})
 
 
 _MISTRAL = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)")
 
 
-def _mistral(body: str) -> Iterator[Piece]:
+def _mistral(body: str, functions: Functions) -> Iterator[Delta]:
     """A list of objects; newer models write `f[ARGS]{...}`, each after its own delimiter."""
     for call in body.split("[TOOL_CALLS]"):
         if match := _MISTRAL.match(call):
-            yield TextToolCall(match[1], call[match.end() :].strip(), match[2])
+            yield _call(functions, match[1], call[match.end() :].strip(), match[2])
         else:
-            yield from _json(call)
+            yield from _json(call, functions)
 
 
 _KIMI = re.compile(
@@ -118,9 +110,9 @@ _KIMI = re.compile(
 )
 
 
-def _kimi(body: str) -> Iterator[Piece]:
+def _kimi(body: str, functions: Functions) -> Iterator[Delta]:
     for match in _following(_KIMI, body):
-        yield TextToolCall(re.sub(r"^functions\.|:\d+$", "", match[1]), match[2].strip(), match[1])
+        yield _call(functions, re.sub(r"^functions\.|:\d+$", "", match[1]), match[2].strip(), match[1])
 
 
 _XTML_CALL = re.compile(
@@ -133,19 +125,19 @@ _XTML_ARGUMENT = re.compile(
 _XTML_JSON = re.compile(r"\s*<\|open\|>json[^<]*<\|sep\|>(.*)<\|close\|>json<\|sep\|>\s*", re.DOTALL)
 
 
-def _xtml(body: str) -> Iterator[Piece]:
+def _xtml(body: str, functions: Functions) -> Iterator[Delta]:
     """Kimi K3: `<|open|>call tool="f"<|sep|>`, with typed arguments or a JSON object."""
     for match in _following(_XTML_CALL, body):
         name, inner = html.unescape(match[1]), match[2].strip()
         arguments = [*_following(_XTML_ARGUMENT, inner)]
         if whole := _XTML_JSON.fullmatch(inner):
-            yield TextToolCall(name, whole[1].strip())
+            yield _call(functions, name, whole[1].strip())
         elif arguments or not inner:
             values = {
                 html.unescape(argument[1]): argument[3] if argument[2] == "string" else _value(argument[3], None)
                 for argument in arguments
             }
-            yield TextToolCall(name, json.dumps(values, ensure_ascii=False))
+            yield _call(functions, name, json.dumps(values, ensure_ascii=False))
 
 
 _DSML = "\uff5cDSML\uff5c"
@@ -163,9 +155,9 @@ _DEEPSEEK = re.compile(
 )
 
 
-def _deepseek(body: str) -> Iterator[Piece]:
+def _deepseek(body: str, functions: Functions) -> Iterator[Delta]:
     for match in _following(_DEEPSEEK, body):
-        yield TextToolCall(match[1], match[2])
+        yield _call(functions, match[1], match[2])
 
 
 _INVOKE = re.compile(r'\s*<invoke name="?([\w.:-]+)"?\s*>(.*?)</invoke>\s*', re.DOTALL)
@@ -175,7 +167,7 @@ _NAMED = re.compile(
 _ELEMENT = re.compile(r"\s*<([\w.-]+)>()(.*?)</\1>\s*", re.DOTALL)
 
 
-def _invoke(body: str) -> Iterator[Piece]:
+def _invoke(body: str, functions: Functions) -> Iterator[Delta]:
     """MiniMax, and DeepSeek since V3.2 with a special token in tags: `<invoke name="f">` and parameters."""
     for match in _following(_INVOKE, body.replace(_DSML, "").replace(_MINIMAX, "")):
         inner = match[2].strip()
@@ -184,9 +176,9 @@ def _invoke(body: str) -> Iterator[Piece]:
             continue
         if parameters and all(each[2] for each in parameters):  # strings are marked
             arguments = {each[1]: each[3] if each[2] == "true" else _value(each[3], None) for each in parameters}
-            yield TextToolCall(match[1], json.dumps(arguments, ensure_ascii=False))
+            yield _call(functions, match[1], json.dumps(arguments, ensure_ascii=False))
         else:
-            yield TextToolCall(match[1], {each[1]: each[3] for each in parameters})
+            yield _call(functions, match[1], {each[1]: each[3] for each in parameters})
 
 
 _QUOTE = '<|"|>'
@@ -194,27 +186,27 @@ _GEMMA = re.compile(r"\s*call:([\w.:-]+)(\{.*\})\s*", re.DOTALL)
 _KEY = re.compile(r"([{,]\s*)([\w.-]+)\s*:")
 
 
-def _gemma(body: str) -> Iterator[Piece]:
+def _gemma(body: str, functions: Functions) -> Iterator[Delta]:
     """Gemma 4: `call:f{city:<|"|>Paris<|"|>,days:2}`, JSON with unquoted names."""
     if not (match := _GEMMA.fullmatch(body)):
         return
     runs = match[2].split(_QUOTE)  # every second run is a string
     arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
-    yield TextToolCall(match[1], json.dumps(loads(arguments), ensure_ascii=False))
+    yield _call(functions, match[1], json.dumps(loads(arguments), ensure_ascii=False))
 
 
 _RECIPIENT = re.compile(r"[^<]*\bto=functions\.([\w-]+)")
 
 
-def _commentary(body: str) -> Iterator[Piece]:
+def _commentary(body: str, functions: Functions) -> Iterator[Delta]:
     """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`; text for the user without a recipient."""
     head, _, content = body.partition("<|message|>")
     content, _, _ = content.partition("<|end|>")
     match = _RECIPIENT.match(head)
-    yield TextToolCall(match[1], content.strip()) if match else content
+    yield _call(functions, match[1], content.strip()) if match else TextDelta([content])
 
 
-def _thought(body: str) -> Iterator[Piece]:
+def _thought(body: str, functions: Functions) -> Iterator[Delta]:
     yield ReasoningDelta([body])
 
 
@@ -230,7 +222,7 @@ def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 # By opening delimiter: the closing delimiter (empty: the end of the text), and the reader for the text between them.
-DELIMITERS: dict[str, tuple[str, Callable[[str], Iterable[Piece]]]] = {
+DELIMITERS: dict[str, tuple[str, Callable[[str, Functions], Iterable[Delta]]]] = {
     "<tool_call>": ("</tool_call>", _tool_call),
     "<function=": ("</function>", _function),
     "<|tool_call|>": ("<|/tool_call|>", _json),
