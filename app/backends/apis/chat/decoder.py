@@ -159,7 +159,11 @@ class ChunkReader:
             self._metadata = metadata
             answer_id, model, service_tier = metadata
             deltas.append(AnswerMetadata(_text(answer_id), _text(model), _text(service_tier)))
-        choices, beside = self._choices(chunk), None
+        choices: Any = chunk.get("choices") or []
+        is_single = type(choices) is list and len(choices) == 1 and type(choices[0]) is dict
+        if choices and not (is_single and not choices[0].get("index")):  # nearly never
+            choices = self._choices(choices)
+        beside = None
         self.may_fail = "error" in chunk or "x_groq" in chunk
         if choices:
             beside = choices[0].get("usage")
@@ -211,14 +215,9 @@ class ChunkReader:
             return field, partial(ReasoningDelta, field=_sent_back(field))
         return (field, TextDelta) if field == "content" else None
 
-    def _choices(self, chunk: RawEvent) -> list[JSONObject]:
+    def _choices(self, choices: object) -> list[JSONObject]:
         """TGI counts tokens in the index, Copilot splits an answer over two choices, others send extra choices."""
-        choices, which = chunk.get("choices"), self._options.choice_index
-        if not choices or not isinstance(choices, list):
-            return []
-        if len(choices) == 1 and type(choice := choices[0]) is dict:  # nearly always
-            return choices if which != "strict" or choice.get("index") in _FIRST else []
-        found = json_objects(choices)
+        found, which = json_objects(choices), self._options.choice_index
         if which == "strict":
             found = [choice for choice in found if choice.get("index") in _FIRST]
         return found if which == "merge" else found[:1]
