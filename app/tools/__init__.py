@@ -115,6 +115,12 @@ class Declaration:
         self.access.check_model(model, param=f"{self.param_path}.{field}")
 
 
+def text_parameters(**descriptions: str) -> JSONObject:
+    """A function's JSON schema with these required strings."""
+    properties = {name: {"type": "string", "description": text} for name, text in descriptions.items()}
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
 def is_label(label: object) -> TypeGuard[str]:
     return isinstance(label, str) and 0 < len(label) <= 128
 

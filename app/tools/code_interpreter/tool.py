@@ -24,6 +24,7 @@ from app.tools import (
     ToolHost,
     ToolSession,
     resources_of,
+    text_parameters,
 )
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import (
@@ -60,12 +61,7 @@ _SHELL = (
     "Run shell commands in a sandbox without network access, in order. Returns their output. Files are kept for later "
     "calls. Write files for the user to /mnt/data."
 )
-_CODE_SCHEMA: dict[str, object] = {
-    "type": "object",
-    "properties": {"code": {"type": "string", "description": "Python code."}},
-    "required": ["code"],
-    "additionalProperties": False,
-}
+_CODE_SCHEMA = text_parameters(code="Python code.")
 _SHELL_SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 from app.loading import require_packages
-from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost
+from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, text_parameters
 from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools
@@ -30,12 +30,7 @@ _DESCRIPTION = (
     "Run Python code in a sandbox. Returns the printed output. Variables and files can be lost before the next call."
 )
 _STATEFUL = "Run Python code in a sandbox. Returns the printed output. Variables and files persist between calls."
-_SCHEMA: dict[str, object] = {
-    "type": "object",
-    "properties": {"code": {"type": "string", "description": "Python code."}},
-    "required": ["code"],
-    "additionalProperties": False,
-}
+_SCHEMA = text_parameters(code="Python code.")
 
 
 def _provider(name: str) -> str:

@@ -28,6 +28,7 @@ from app.tools import (
     ToolCall,
     ToolHost,
     ToolSession,
+    text_parameters,
 )
 from app.tools.validation import read_declaration, read_table
 from app.tools.web_search.pages import MAX_PATTERN_CHARS, Pages, PageText, matches
@@ -243,9 +244,7 @@ _PATTERN = "Text to find. Case is ignored."
 
 
 def _function(name: str, description: str, **parameters: str) -> HostedFunction:
-    properties = {name: {"type": "string", "description": text} for name, text in parameters.items()}
-    schema = {"type": "object", "properties": properties, "required": [*parameters], "additionalProperties": False}
-    return HostedFunction(name, "web_search_call", description, schema)
+    return HostedFunction(name, "web_search_call", description, text_parameters(**parameters))
 
 
 def _search_action(text: str) -> dict[str, object]:
