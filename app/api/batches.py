@@ -48,7 +48,9 @@ logger = logging.getLogger(__name__)
 BATCH_POLL_INTERVAL = 5.0  # seconds
 LINE_ATTEMPTS = 3  # per request, after backend or process failures
 LINE_RETRY = 15.0  # seconds before the second attempt; doubled before the third
+BUSY = 5.0  # seconds before a retry if the backend had no free slot
 RESULTS = 10  # answers read at once
+_RETRIED = (500, 502, 503, 504)  # statuses
 _NEVER_RUN = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
     "cancelled": ("batch_cancelled", "This request was not executed, because the batch was cancelled."),
@@ -59,7 +61,7 @@ class BatchWorker:
     def __init__(
         self,
         batches: Batches,
-        requests: LineRequests,
+        api: APIDependencies,
         *,
         max_concurrency: int,
         lease: float,
@@ -69,7 +71,7 @@ class BatchWorker:
     ) -> None:
         """`lease` is in seconds; `announce` is called with an event and its batch id; `stopping` ends claiming."""
         self._records, self._store = batches, batches.store
-        self._requests, self._max_concurrency, self._lease = requests, max_concurrency, lease
+        self._api, self._max_concurrency, self._lease = api, max_concurrency, lease
         self._announce, self._stopping, self._clock = announce, stopping, clock
         self._name = secrets.token_hex(8)
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -123,16 +125,22 @@ class BatchWorker:
         request_id = f"batch_req_{secrets.token_hex(16)}"
         log_context.reset(request_id=request_id, batch_id=claimed.batch.id)
         try:
-            answer = await self._requests.answer(claimed, request_id, last=claimed.attempt >= LINE_ATTEMPTS)
-        except _RetryLater as error:
-            delay = error.seconds or LINE_RETRY * claimed.attempt
-            await self._records.release(claimed, self._name, delay, failed=error.counts)
+            status, body, error = await _answer(self._api, claimed)
         except asyncio.CancelledError:
             with contextlib.suppress(FilesUnavailable):
                 await self._records.release(claimed, self._name, 0, failed=False)
             raise
+        if status == 429 and b"insufficient_quota" not in body:  # no backend slot, or a backend's rate limit
+            delay = getattr(error, "retry_after", None) or BUSY
+            await self._records.release(claimed, self._name, delay, failed=False)
+        elif status in _RETRIED and claimed.attempt < LINE_ATTEMPTS:
+            await self._records.release(claimed, self._name, LINE_RETRY * claimed.attempt, failed=True)
         else:
-            await self._finish(claimed, answer)
+            line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
+            own_id, custom_id = orjson.dumps(request_id), orjson.dumps(claimed.request.custom_id)
+            usage = usage_counts(orjson.loads(body).get("usage")) if status == 200 else (0, 0, 0, 0)
+            result = RequestResult(status == 200, line % (own_id, custom_id, status, own_id, body), usage)
+            await self._finish(claimed, result)
 
     async def _finish(self, claimed: ClaimedRequest, result: RequestResult) -> None:
         """Store the answer. Retries during database outages, because the answer has been paid for."""
@@ -174,12 +182,10 @@ class BatchWorker:
             except Exception:
                 logger.exception("reading or ending a batch failed")
             self._working = None  # an abandoned batch's lease expires
-            wakeup = asyncio.ensure_future(self._wakeup.wait())
-            await asyncio.wait({wakeup}, timeout=BATCH_POLL_INTERVAL / 10)
-            wakeup.cancel()
+            await wait_for_event(self._wakeup, BATCH_POLL_INTERVAL / 10)
 
     async def _read(self, batch: BatchJob) -> None:
-        reader = _Reader(batch.endpoint, self._requests.max_bytes)
+        reader = _Reader(batch.endpoint, self._api.body_limits.bytes)
         add = partial(self._records.add_requests, batch, self._name)
         if not await reader.read(self._store.content(batch.input_file), add):
             return  # lease lost: the batch was cancelled
@@ -236,67 +242,34 @@ class BatchWorker:
                 logger.error("batch webhook not stored", extra={"error": type(error).__name__})
 
 
-BUSY = 5.0  # seconds before a retry if the backend had no free slot
-_STATUSES = (500, 502, 503, 504)  # retried statuses
+async def _answer(api: APIDependencies, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
+    """
+    Run a request with its key's current permissions, and the same answer as its endpoint.
 
-
-class _RetryLater(Exception):
-    """`counts`: whether this was an attempt. `seconds`: 0 for the default delay."""
-
-    def __init__(self, seconds: float, *, counts: bool) -> None:
-        super().__init__(seconds)
-        self.seconds, self.counts = seconds, counts
-
-
-class LineRequests:
-    """Runs batch requests with their key's current permissions, and the same answers as their endpoints."""
-
-    def __init__(self, api: APIDependencies) -> None:
-        self._api = api
-        self._passthrough = {
-            f"/v1{endpoint.path}": Passthrough(api, endpoint)
-            for endpoint in ENDPOINTS
-            if endpoint.path in ("/chat/completions", "/embeddings")
-        }
-        self.max_bytes = api.body_limits.bytes  # per request
-
-    async def answer(self, claimed: ClaimedRequest, request_id: str, *, last: bool) -> RequestResult:
-        """Raises `RetryLater` for transient errors; in the `last` attempt, a 5xx error becomes the answer."""
-        status, body, error = await self._status_and_body(claimed)
-        if status == 429 and b"insufficient_quota" not in body:  # no backend slot, or a backend's rate limit
-            raise _RetryLater(getattr(error, "retry_after", None) or BUSY, counts=False)
-        if status in _STATUSES and not last:
-            raise _RetryLater(0, counts=True)
-        line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
-        texts = map(orjson.dumps, (request_id, claimed.request.custom_id))
-        output = line % (*texts, status, orjson.dumps(request_id), body)
-        usage = usage_counts(orjson.loads(body).get("usage")) if status == 200 else (0, 0, 0, 0)
-        return RequestResult(status == 200, output, usage)
-
-    async def _status_and_body(self, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
-        """Status, JSON body and, for error answers, the error."""
-        try:
-            batch = claimed.batch
-            access = self._api.auth.accepted_access(batch.key, batch.owner)
-            if access is None or (self._api.auth.required and access.owner != batch.owner):
-                raise Unauthorized("The API key of this batch is no longer accepted.")
-            caller = Caller(batch.owner, None, DIALECTS["openai"], access)
-            account = Admission(self._api.limits, caller.access, self._api.accounting, batch=True)
-            account.budget = await self._api.accounting.check(caller.access)
-            if claimed.batch.endpoint == "/v1/responses":
-                parsed = partial(parse, model=CreateResponse, max_values=self._api.body_limits.values)
-                request = await read_data(claimed.request.body, parsed)
-                run = await self._api.responses.create(request, caller, account=account)
-                await run.drain()
-                return 200, dumps(run.response), None
-            passthrough = self._passthrough[claimed.batch.endpoint]
-            return await _forwarded(partial(passthrough, caller=caller, admission=account), claimed)
-        except APIError as error:
-            return error.status, orjson.dumps(error.body()), error
-        except Exception:
-            logger.exception("batch request failed unexpectedly")
-            failure = APIError("The server failed while answering this request.")
-            return failure.status, orjson.dumps(failure.body()), failure
+    Returns status, JSON body and, for error answers, the error.
+    """
+    batch = claimed.batch
+    try:
+        access = api.auth.accepted_access(batch.key, batch.owner)
+        if access is None or (api.auth.required and access.owner != batch.owner):
+            raise Unauthorized("The API key of this batch is no longer accepted.")
+        caller = Caller(batch.owner, None, DIALECTS["openai"], access)
+        account = Admission(api.limits, caller.access, api.accounting, batch=True)
+        account.budget = await api.accounting.check(caller.access)
+        if batch.endpoint == "/v1/responses":
+            parsed = partial(parse, model=CreateResponse, max_values=api.body_limits.values)
+            request = await read_data(claimed.request.body, parsed)
+            run = await api.responses.create(request, caller, account=account)
+            await run.drain()
+            return 200, dumps(run.response), None
+        endpoint = next(endpoint for endpoint in ENDPOINTS if batch.endpoint == f"/v1{endpoint.path}")
+        return await _forwarded(partial(Passthrough(api, endpoint), caller=caller, admission=account), claimed)
+    except APIError as error:
+        return error.status, orjson.dumps(error.body()), error
+    except Exception:
+        logger.exception("batch request failed unexpectedly")
+        failure = APIError("The server failed while answering this request.")
+        return failure.status, orjson.dumps(failure.body()), failure
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:

@@ -15,7 +15,7 @@ from app.api.accounting import Accounting
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
 from app.api.auth.tokens import MAX_KEY_SET_BYTES, SigningKeys, TokenVerifier, key_file, key_url
-from app.api.batches import BatchWorker, LineRequests
+from app.api.batches import BatchWorker
 from app.api.dependencies import APIDependencies
 from app.api.idempotency import Idempotency
 from app.api.rate_limits import Limits
@@ -225,7 +225,7 @@ def build_batch_worker(
     webhooks = background.webhooks
     return BatchWorker(
         batches,
-        LineRequests(api),
+        api,
         max_concurrency=settings.batch_concurrency,
         lease=settings.background_lease,
         announce=webhooks.announce_event if webhooks else None,
