@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
@@ -16,7 +16,7 @@ from app.api.openapi import api_router, request_body
 from app.api.pagination import ForwardQuery, page_of_items
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD, file_download
-from app.core.types.request import WITHOUT_NUL
+from app.core.types.request import WITHOUT_NUL, RequestBody
 from app.errors import InvalidRequest
 from app.responses import Caller
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
@@ -27,22 +27,18 @@ _TOOLS = ("code_interpreter", "shell")  # with containers
 _PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow")  # for warnings
-
-
-class ContainerExpiry(_Body):
+class ContainerExpiry(RequestBody):
     anchor: Literal["last_active_at"]
     minutes: int = Field(ge=1)
 
 
-class ContainerNetwork(_Body):
+class ContainerNetwork(RequestBody):
     """Container network policy: only `disabled` is supported."""
 
     type: Literal["disabled"]
 
 
-class CreateContainer(_Body):
+class CreateContainer(RequestBody):
     name: Annotated[str, WITHOUT_NUL] = Field(min_length=1, max_length=MAX_CONTAINER_NAME)
     expires_after: ContainerExpiry | None = None
     file_ids: list[str] | None = Field(None, max_length=50)
@@ -51,7 +47,7 @@ class CreateContainer(_Body):
     skills: DeclaredSkills | None = None
 
 
-class AddContainerFile(_Body):
+class AddContainerFile(RequestBody):
     file_id: str
 
 

@@ -41,7 +41,7 @@ _MAX_IDENTIFIER = 128  # characters
 
 def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
     """Raises `InvalidRequest` with the invalid field."""
-    request = validate({name: value for name, value in body.items() if value is not None}, MessagesRequest, 0)
+    request = validate(body, MessagesRequest, 0)
     extra = request.model_extra or {}
     _refuse_unsupported(extra)
     warnings = Warnings()

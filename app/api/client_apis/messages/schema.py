@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StringConstraints
+from pydantic import Field, StrictBool, StrictFloat, StringConstraints
 
 from app.core.types import JSONObject
 from app.core.types.content import Tagged, Text, TypeName, by_type, record, text_or, validated_as
-from app.core.types.request import Integer
+from app.core.types.request import Integer, RequestBody
 
 _NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
@@ -118,12 +118,7 @@ _OUTPUT_CONFIG = record("OutputConfig", effort=_EFFORT | None, format=_OUTPUT_FO
 _METADATA = record("Metadata", user_id=str | None)
 
 
-class MessagesRequest(BaseModel):
-    """Without null fields; unknown fields are in `model_extra`."""
-
-    # Errors that quote input would put secrets into tracebacks.
-    model_config = ConfigDict(extra="allow", protected_namespaces=(), hide_input_in_errors=True)
-
+class MessagesRequest(RequestBody):
     model: str | None = None
     messages: Annotated[list[Annotated[Any, validated_as(_MESSAGE)]], Field(min_length=1)]
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, not by backend models
