@@ -18,8 +18,7 @@ from functools import partial
 from app.core.bounded_json import size_of
 from app.core.history import turns as history
 from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE, find_decisions, has_approval_responses
-from app.core.history.context import NewInput, RequestContext, are_messages, continue_past, first_context, join
-from app.core.history.past import Past
+from app.core.history.context import NewInput, Past, RequestContext, are_messages, continue_past, first_context, join
 from app.core.history.turns import Turn, image_references
 from app.core.ids import chain_key, new_key, partition_of
 from app.core.items import type_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.history.context import NewInput, continue_past
-from app.core.history.past import Past
+from app.core.history.context import NewInput, Past, continue_past
 from app.core.history.turns import Turn
 from app.core.ids import new_key
 from app.core.types.request import CreateResponse

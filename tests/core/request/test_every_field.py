@@ -16,7 +16,7 @@ import pytest
 import typing_extensions
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from app.core.history.past import UNCHANGED, rewrite_items
+from app.core.history.context import UNCHANGED, rewrite_items
 from app.core.profile import Profile
 from app.core.request import to_chat
 from app.core.request.model_request import ModelRequest
