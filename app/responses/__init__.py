@@ -150,7 +150,7 @@ class Responses:
 
     async def stored_context(self, response_id: str, caller: Caller) -> tuple[Turn, RequestContext]:
         """A stored turn and its conversation; raises `NotFound`."""
-        turns, context = await self.stored.path(response_id, caller)
+        turns, context = await self._loader.stored(response_id, caller.owner, self._layers)
         profile = self.backend.profile(turns[-1].response["model"])
         return turns[-1], await self._with_pdfs(context, profile, caller)
 

@@ -8,7 +8,6 @@ object: after its deletion, a turn stores nothing.
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -221,10 +220,6 @@ class Conversations:
             Change(_partition(conversation_id, owner), {name: record}, requires=_CONVERSATION)
         ):
             raise _not_found(conversation_id)
-
-
-def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
-    return list(itertools.takewhile(lambda turn: turn.response["id"] != response_id, turns))
 
 
 async def _turns(records: Mapping[str, bytes]) -> list[Turn]:

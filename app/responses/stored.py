@@ -3,7 +3,6 @@ from __future__ import annotations
 from functools import partial
 
 from app.backends import LOW_PRIORITY
-from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, input_item, recorded_request
 from app.core.ids import partition_of
 from app.core.profile import Profile
@@ -53,12 +52,8 @@ class StoredResponses:
 
     async def turns(self, response_id: str, caller: Caller) -> list[Turn]:
         """The turns up to a response, oldest first; raises `NotFound`, also for a missing earlier turn."""
-        path, _ = await self.path(response_id, caller)
+        path, _ = await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
         return [await load_images(self._store, caller.owner, turn) for turn in path]
-
-    async def path(self, response_id: str, caller: Caller) -> tuple[list[Turn], RequestContext]:
-        """The turns up to a response, without images, and its request's context."""
-        return await self._loader.stored(response_id, caller.owner, LayeredStore(None, self._store))
 
     async def delete(self, response_id: str, caller: Caller) -> None:
         """Later responses in its chain can no longer be continued."""

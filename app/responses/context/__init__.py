@@ -8,6 +8,7 @@ the model's input.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
 from app.core.types.request import TERMINAL, CreateResponse, Item
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, StoreUnavailable, Warnings
-from app.responses.conversations import Conversations, before
+from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import StoredImages
 from app.runtime.threads import add_to_request, read_records, run_in_thread_if_large
@@ -142,9 +143,10 @@ class ContextLoader:
         if not (conversation := turn.response.get("conversation")):
             return []
         try:
-            return before(await self.conversations.turns(conversation["id"], owner), turn.response["id"])
+            turns = await self.conversations.turns(conversation["id"], owner)
         except NotFound:
             raise PreviousResponseNotFound(previous) from None  # histories are never partial
+        return [*itertools.takewhile(lambda each: each.response["id"] != turn.response["id"], turns)]
 
     async def _input(self, items: list[Item], past: Past, lookup: TurnLookup, key: str) -> NewInput:
         warnings = Warnings()
