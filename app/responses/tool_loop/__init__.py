@@ -36,7 +36,7 @@ from app.responses.generate import (
 from app.responses.policy import InputReview
 from app.responses.preparation import Preparation
 from app.responses.tool_loop.calls import HostedCalls
-from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction, declared_tools
+from app.responses.tool_loop.sessions import SessionFunction, declared_tools
 from app.runtime.threads import run_in_thread_if_large
 from app.stores import LayeredStore
 from app.tools import HostedTool
@@ -55,26 +55,13 @@ _WORTHWHILE = 0.1
 
 
 class ToolLoop(Generation):
-    def __init__(
-        self,
-        builder: EventBuilder,
-        preparation: Preparation,
-        declared: Sequence[DeclaredTool],
-        layers: LayeredStore,
-        lifecycle: ResponseLifecycle,
-        *,
-        compact_threshold: int | None,
-        review: InputReview | None,
-    ) -> None:
-        """`compact_threshold`: prompt tokens; None: never compact. `review` reviews tool results."""
-        super().__init__(builder)
-        self._preparation = preparation
-        self._declared = declared
+    def __init__(self, calls: HostedCalls, compact_threshold: int | None) -> None:
+        """`compact_threshold`: prompt tokens; None: never compact."""
+        super().__init__(calls.builder)
+        self._calls = calls
+        self._preparation = calls.preparation
+        self._lifecycle = calls.lifecycle
         self._compact_threshold = compact_threshold
-        self._review = review
-        self._calls = HostedCalls(builder, preparation, declared, layers, lifecycle, review)
-        self._deadline = self._calls.deadline
-        self._lifecycle = lifecycle
         self._round = 0
         self._again = False
         self._last_reason: str | None = None  # why the next round must be the last
@@ -166,7 +153,7 @@ class ToolLoop(Generation):
             query,
             delivery,
             open_after=self._time_to_open(opens_at),
-            deadline=self._deadline,
+            deadline=self._calls.deadline,
             finish=partial(self._finish_round, record),
         )
         if self._again:
@@ -182,7 +169,8 @@ class ToolLoop(Generation):
                 for item in self.builder.response["output"][self._first_item :]
                 if item["type"] == "shell_call_output"
             ]
-            if self._review and outputs and (refusal := await self._review.refusal(outputs)):
+            review = self._calls.review
+            if review and outputs and (refusal := await review.refusal(outputs)):
                 self._again = False
                 self.builder.refusal(refusal)
                 self.builder.incomplete("content_filter")
@@ -239,8 +227,8 @@ class ToolLoop(Generation):
     def _hosted_tools(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
         return HostedTools(
             [(entry.function, entry.tool.types) for entry in functions],
-            frozenset(tool.position for tool in self._declared),
-            frozenset(type_name for tool in self._declared for type_name in tool.types),
+            frozenset(tool.position for tool in self._calls.declared),
+            frozenset(type_name for tool in self._calls.declared for type_name in tool.types),
         )
 
     def _choice(self, *, last: bool) -> Any:
@@ -281,7 +269,7 @@ class ToolLoop(Generation):
         query = await self._preparation.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
-            await respond(query, delivery, open_after=open_after, deadline=self._deadline)
+            await respond(query, delivery, open_after=open_after, deadline=self._calls.deadline)
         finally:
             # charge after a disconnection, too; summaries do not count against `max_output_tokens`
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
@@ -374,4 +362,4 @@ def tool_loop_of(
         threshold = min(entry.compact_threshold or default for entry in request.context_management)
     if not generate or not (declared or threshold is not None):
         return None
-    return ToolLoop(builder, preparation, declared, layers, lifecycle, compact_threshold=threshold, review=review)
+    return ToolLoop(HostedCalls(builder, preparation, declared, layers, lifecycle, review), threshold)

@@ -67,16 +67,16 @@ class HostedCalls:
         self.repeats = False  # whether the model made the same call `SAME_CALLS` times
         self.usage: Counts = {}  # for the response's `tool_usage`
         self.builder = builder
-        self._review = review
+        self.preparation = preparation
+        self.declared = declared
+        self.lifecycle = lifecycle
+        self.review = review
         request, self._context, owner = preparation.request, preparation.context, preparation.caller.owner
         self._include = request.include
         self._client_tools = deferred_tools(request.tools, self._context.items)  # for tool search
         self.deadline = preparation.options.deadline()  # of all rounds
-        self._lifecycle = lifecycle
         limits = preparation.options.tool_limits
-        self.sessions = ToolSessions(
-            declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
-        )
+        self.sessions = ToolSessions(declared, limits)
         self._limit = asyncio.Semaphore(limits.parallel if request.parallel_tool_calls else 1)
         self._approvals = Approvals(layers.store, owner)
         self.images = StoredImages(layers, owner, self._context.images)  # from earlier turns
@@ -89,10 +89,10 @@ class HostedCalls:
         """Open the sessions; deliver their events after `quiet` seconds (None: never)."""
 
         async def open_and_review() -> None:
-            report = SessionReport(self, self._lifecycle)
+            report = SessionReport(self)
             await self.sessions.open(self._context.items, report)
-            if self._review:
-                await self.sessions.review(self._review, report)
+            if self.review:
+                await self.sessions.review(self.review, report)
 
         await self._deliver_while([asyncio.create_task(open_and_review())], delivery, quiet)
         self.builder.encrypt_calls(item["id"] for item in self.builder.response["output"])  # lists of tools
@@ -165,9 +165,9 @@ class HostedCalls:
             self.changed.set()
             target = self.sessions.find(function)
             name = target.tool.name if target else "unknown"
-            with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
+            with self.lifecycle.tool_call(name, function.name, call.call_id) as observed:
                 outcome = await self._outcome(call, target, arguments)
-                if review := self._review:
+                if review := self.review:
                     outcome = await review.result(call.call_id or "", function.name, outcome)
                 observed.status = outcome.status
         if not outcome.begun and (release := self._releases.get(call.item["id"])):
@@ -189,7 +189,7 @@ class HostedCalls:
         functions = [entry.function for entry in self.sessions.functions if entry.function.deferred]
         deferred = [*self._client_tools, *(function.deferred_tool for function in functions)]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
-        return await self.sessions.run(target.session, running, SessionReport(self, self._lifecycle, call))
+        return await self.sessions.run(target.session, running, SessionReport(self, call))
 
     def _end(self, call: OpenCall, outcome: Outcome) -> None:
         assert call.binding and call.binding.hosted
@@ -285,11 +285,10 @@ class HostedCalls:
 class SessionReport(Report, ReportedItem):
     """The report of a session, of a running call, or of an item added by them."""
 
-    def __init__(self, calls: HostedCalls, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
+    def __init__(self, calls: HostedCalls, call: OpenCall | None = None) -> None:
         """`call` is None while functions are listed."""
         self.id = call.item["id"] if call else ""
         self._calls = calls
-        self._lifecycle = lifecycle
         self._call = call
 
     def event(self, name: str, **fields: object) -> None:
@@ -304,7 +303,7 @@ class SessionReport(Report, ReportedItem):
         else:
             added = builder.add_item(kind, fields)
             self._calls.changed.set()
-        return SessionReport(self._calls, self._lifecycle, added)
+        return SessionReport(self._calls, added)
 
     def close(self, status: OutcomeStatus = "completed", **fields: Any) -> None:
         assert self._call
@@ -329,10 +328,10 @@ class SessionReport(Report, ReportedItem):
         self._calls.warn(message)
 
     async def check_limits(self) -> None:
-        await self._lifecycle.account.check_limits()
+        await self._calls.lifecycle.account.check_limits()
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        self._lifecycle.account.charge_request(model, backend, usage)
+        self._calls.lifecycle.account.charge_request(model, backend, usage)
 
 
 _USED, _RELEASED = "used", "released"

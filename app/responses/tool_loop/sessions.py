@@ -23,7 +23,17 @@ from app.core.types.request import CreateResponse, Item, Part
 from app.errors import APIError, InvalidRequest, PermissionDenied
 from app.responses.policy import InputReview
 from app.responses.run import Caller
-from app.tools import NAMED_TYPES, Declaration, HostedTool, Outcome, Report, ToolCall, ToolSession, unknown_server
+from app.tools import (
+    NAMED_TYPES,
+    Declaration,
+    HostedTool,
+    Outcome,
+    Report,
+    ToolCall,
+    ToolLimits,
+    ToolSession,
+    unknown_server,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -128,12 +138,11 @@ class SessionFunction(NamedTuple):
 
 
 class ToolSessions:
-    def __init__(self, declared: Sequence[DeclaredTool], *, max_result_chars: int, call_seconds: float) -> None:
-        """`max_result_chars` limits results for the model; `call_seconds` limits each call."""
+    def __init__(self, declared: Sequence[DeclaredTool], limits: ToolLimits) -> None:
         self.functions: list[SessionFunction] = []
         self._declared = declared
-        self._max_chars = max_result_chars
-        self._call_seconds = call_seconds
+        self._max_chars = limits.max_result_chars
+        self._call_seconds = limits.max_call_seconds
         self._closing = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], asyncio.Future[list[SessionFunction]]] = {}
 
