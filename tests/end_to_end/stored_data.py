@@ -57,6 +57,7 @@ def options(store_url: str, files_url: str, model: Model) -> dict[str, Any]:
         "backend_url": model.url,
         "keys": {"ada": {"hash": hash_of("ada")}},
         "secret_key": "of the tests",
+        "idempotency_ttl": 10**9,  # the data are older than the default
         "tools": {"file_search": {"store_url": files_url, "embeddings": embeddings}},
     }
 
