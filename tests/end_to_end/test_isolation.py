@@ -32,7 +32,7 @@ OWNED = {
     "batch_id",
     "upload_id",
 }  # path parts with an owner
-PUBLIC = {"model", "rest", "deployment", "server_label", "key_id"}  # and nobody's, or for admins only
+PUBLIC = {"model", "rest", "deployment", "server_label", "key_id", "name"}  # and nobody's, or for admins only
 
 
 def with_files(path: str) -> dict[str, Any]:
