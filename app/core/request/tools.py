@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.profile import RequestOptions
@@ -172,7 +172,7 @@ class ToolSet:
         return names
 
     def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
-        entries = _entries(json_list(item.get("tools")), _ignore)
+        entries = _entries(json_list(item.get("tools")))
         return [(self.name(*entry.key), entry.declared) for entry in entries]
 
 
@@ -201,18 +201,12 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     options, hosted = state.options, state.hosted
     if hosted is NO_HOSTED_TOOLS and "tools" not in state.given and _ADDING.keys().isdisjoint(map(_TYPE, items)):
         return NO_TOOLS
-
-    def warn(message: str, type_: object, path: str) -> None:
-        state.warnings.add(f"{message}; left out.")
-
-    entries = [
-        *_entries(state.request.tools, _refuse if state.model_request.strict else warn, "tools", served=hosted.served)
-    ]
+    entries = [*_entries(state.request.tools, state, "tools", served=hosted.served)]
     added: dict[tuple[str | None, str], int] = {}
     for item in items:
         if item["type"] in _ADDING:
             found = _ADDING[item["type"]] == "search"
-            of_item = [*_entries(json_list(item.get("tools")), warn, found=found)]
+            of_item = [*_entries(json_list(item.get("tools")), state, found=found)]
             for entry in of_item:
                 added.setdefault(entry.key, len(added) + 1)
             entries += of_item
@@ -253,10 +247,10 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
 
 
 def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[ToolEntry]:
-    entries = [*_entries(tools, _ignore)]
+    entries = [*_entries(tools)]
     for item in items:
         if _ADDING.get(item["type"]) == "declared":
-            entries += _entries(json_list(item.get("tools")), _ignore)
+            entries += _entries(json_list(item.get("tools")))
     return [entry for entry in entries if entry.is_deferred]
 
 
@@ -331,27 +325,25 @@ def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
 
 _FULL = f"their names are already used, or the request has more than {MAX_FUNCTIONS} functions."
 
-# (message without a full stop, tool type, path)
-_Unoffered: TypeAlias = Callable[[str, object, str], None]
 
-
-def _ignore(message: str, type_: object, path: str) -> None:
-    pass
-
-
-def _refuse(message: str, type_: object, path: str) -> None:
-    known = {*TOOL_TYPES, "namespace"}
-    hint = did_you_mean(type_, known) if isinstance(type_, str) and type_ not in known else ""
-    raise InvalidRequest(f"{message}.{hint}", param=path)
+def _leave_out(state: TranslationState | None, message: str, type_: object, path: str) -> None:
+    """Warn about a tool, or raise `InvalidRequest` in a strict request."""
+    if state and path and state.model_request.strict:
+        known = {*TOOL_TYPES, "namespace"}
+        hint = did_you_mean(type_, known) if isinstance(type_, str) and type_ not in known else ""
+        raise InvalidRequest(f"{message}.{hint}", param=path)
+    if state:
+        state.warnings.add(f"{message}; left out.")
 
 
 def _entries(
     tools: Sequence[Any],
-    unoffered: _Unoffered,
+    state: TranslationState | None = None,
     path: str = "",
     found: bool = False,
     served: Collection[int] = frozenset(),
 ) -> Iterator[ToolEntry]:
+    """Tools that can be offered; with a `state`, others cause warnings or errors."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{path}[{index}]" if path else ""
@@ -361,11 +353,11 @@ def _entries(
         if _is_named(tool):
             yield ToolEntry(None, tool["name"], tool, where, found)
         elif type_ == "namespace" and isinstance(tool.get("name"), str) and tool["name"]:
-            yield from _inner(tool, unoffered, where, found)
+            yield from _inner(tool, state, where, found)
         elif kind and kind.name and kind.offered(tool):
             yield ToolEntry(DEFAULT_NAMESPACE, kind.name, tool, where, found)
         else:
-            unoffered(_why_unoffered(type_, in_request=bool(path)), type_, where)
+            _leave_out(state, _why_unoffered(type_, in_request=bool(path)), type_, where)
 
 
 def _why_unoffered(type_: object, *, in_request: bool) -> str:
@@ -387,7 +379,7 @@ def why_not_run(type_: object) -> str:
     return needs_table(table) if table else _NOT_RUN.get(type_, "are not supported")
 
 
-def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool) -> Iterator[ToolEntry]:
+def _inner(namespace: ToolFields, state: TranslationState | None, path: str, found: bool) -> Iterator[ToolEntry]:
     about = json_text(namespace.get("description"))
     is_first = True
     defers = namespace.get("defer_loading") is True
@@ -399,7 +391,7 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool)
             is_first = False
         else:
             type_ = tool.get("type") if isinstance(tool, dict) else None
-            unoffered(f"A tool of the namespace {quote(namespace['name'])} is not a function", type_, where)
+            _leave_out(state, f"A tool of the namespace {quote(namespace['name'])} is not a function", type_, where)
 
 
 def _is_named(tool: object) -> bool:
