@@ -14,32 +14,13 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import TypeAlias
 
 import orjson
 
 from app.core.bounded_json import loads
 
 INPUT = "input"  # a custom tool's function argument
-
-
-class ArgumentsReader(Protocol):
-    @property
-    def closed(self) -> bool:
-        """Whether the arguments are complete; later text does not belong to them."""
-        ...
-
-    def feed(self, piece: str) -> str: ...
-
-    def end(self) -> str: ...
-
-    def held(self) -> str:
-        """Text that was not emitted, from truncated arguments."""
-        ...
-
-    def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
-        """`broken`: whether the answer broke off after `emitted`."""
-        ...
 
 
 _NEVER = 1 << 62  # never closed by braces
@@ -66,6 +47,7 @@ class ObjectReader:
 
     @property
     def closed(self) -> bool:
+        """Whether the arguments are complete; later text does not belong to them."""
         return self._closed
 
     def feed(self, piece: str) -> str:
@@ -95,6 +77,7 @@ class ObjectReader:
         return text
 
     def held(self) -> str:
+        """Text that was not emitted, from truncated arguments."""
         return "".join(self._quoted or ())
 
     def _unquoted(self) -> object:
@@ -103,6 +86,7 @@ class ObjectReader:
         return self._value
 
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
+        """`broken`: whether the answer broke off after `emitted`."""
         # Invalid JSON means truncation; without arguments, `broken` decides.
         if self._started and not self._closed and self._depth < _NEVER:
             return True
@@ -256,6 +240,8 @@ class InputReader:
         held, self._held = "".join(self._held), []
         return held
 
+
+ArgumentsReader: TypeAlias = ObjectReader | InputReader
 
 _KINDS = {"": "begin", "{": "object", '"': "quoted"}  # by the first character other than space
 _OBJECT = re.compile(r'\s*\{\s*(?:["}]|\Z)')
