@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import NamedTuple
 
 NANO = 10**9
-_CACHED = 1000
 
 
 class Price(NamedTuple):
@@ -57,22 +57,14 @@ class PriceList:
     ) -> None:
         self._prices = dict(prices or {})
         self._by_backend = dict(by_backend or {})
-        self._cache: dict[tuple[str, str], Price | None] = {}
+        self.price = lru_cache(maxsize=1000)(self._match)
 
     def __bool__(self) -> bool:
         return bool(self._prices)
 
-    def price(self, model: str, backend: str = "") -> Price | None:
-        try:
-            return self._cache[model, backend]
-        except KeyError:
-            pass
-        own = self._by_backend.get(backend, {})
-        globs = [*own.items(), *self._prices.items()]
-        match = next((price for glob, price in globs if fnmatchcase(model, glob)), None)
-        if len(self._cache) < _CACHED:
-            self._cache[model, backend] = match
-        return match
+    def _match(self, model: str, backend: str = "") -> Price | None:
+        globs = [*self._by_backend.get(backend, {}).items(), *self._prices.items()]
+        return next((price for glob, price in globs if fnmatchcase(model, glob)), None)
 
     def cost(
         self, model: str, counts: tuple[int, int, int, int, int], *, backend: str = "", batch: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, get_args
 
 from pydantic import (
@@ -27,6 +28,7 @@ from typing_extensions import TypedDict
 _MB = 1024 * 1024
 
 
+@dataclass(frozen=True)
 class _MaxLength:
     """
     Maximum string length, in characters.
@@ -34,8 +36,7 @@ class _MaxLength:
     Pydantic's constraint encodes non-ASCII strings, and Python caches the encoding in the string.
     """
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    length: int
 
     def __get_pydantic_core_schema__(self, source: type[str], handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_after_validator_function(self._checked, handler(source))
@@ -103,19 +104,20 @@ def tag_of(value: object, known: Collection[str]) -> str:
     return f"<{kind}>" if isinstance(kind, str) and kind in known else "<unknown>"
 
 
+@dataclass(frozen=True, eq=False)
 class Tagged:
     """Annotates `Any`: a value of the type that `tag` names, in angle brackets, for removal from error paths."""
 
-    def __init__(
-        self, tag: Callable[[Any], str | None], types: Mapping[str, Any], error_type: str = "", message: str = ""
-    ) -> None:
-        """The error is for values without a tag."""
-        self._tag, self._types, self._error_type, self._message = tag, types, error_type, message
+    tag: Callable[[Any], str | None]
+    types: Mapping[str, Any]
+    # For values without a tag.
+    error_type: str | None = None
+    message: str | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schemas = {f"<{name}>": handler.generate_schema(type_) for name, type_ in self._types.items()}
+        schemas = {f"<{name}>": handler.generate_schema(type_) for name, type_ in self.types.items()}
         return tagged_union_schema(
-            schemas, self._tag, custom_error_type=self._error_type or None, custom_error_message=self._message or None
+            schemas, self.tag, custom_error_type=self.error_type, custom_error_message=self.message
         )
 
 

@@ -227,7 +227,7 @@ def undeclared_fields(
 
 class JsonSchemaFormat(RequestBody):
     type: Literal["json_schema"]
-    name: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")] = "response"
+    name: FunctionName = "response"
     description: str | None = None
     schema_: dict[str, object] = Field(alias="schema")
     strict: StrictBool = False
