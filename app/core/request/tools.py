@@ -343,7 +343,7 @@ def _entries(
     found: bool = False,
     served: Collection[int] = frozenset(),
 ) -> Iterator[ToolEntry]:
-    """Tools that can be offered; with a `state`, others cause warnings or errors."""
+    """Supported tools; with a `state`, others cause warnings or errors."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{path}[{index}]" if path else ""

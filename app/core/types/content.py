@@ -55,7 +55,7 @@ TypeName = Annotated[str, StringConstraints(min_length=1)]
 
 
 def record(name: str, /, **fields: Any) -> Any:
-    """The type of an object that keeps unknown fields; fields that accept null can be omitted."""
+    """Create an object type with any further fields. Nullable fields can be omitted."""
     types = {field: NotRequired[type_] if type(None) in get_args(type_) else type_ for field, type_ in fields.items()}
     return with_config(ConfigDict(extra="allow"))(TypedDict(name, types))  # type: ignore[operator]
 
