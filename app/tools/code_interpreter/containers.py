@@ -104,7 +104,7 @@ class SandboxChannel(Protocol):
 
 
 class Containers(ABC):
-    """Unknown ids, and other owners' ids, raise `NotFound`; unknown cursors raise `InvalidRequest`."""
+    """Unknown ids, and other owners' ids, raise `NotFound`."""
 
     def __init__(self, settings: CodeSettings, skills: SkillFolder | None = None) -> None:
         self.settings = settings

@@ -50,9 +50,8 @@ class ServerAddress:
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the server without revealing its address."""
-        return sha256("\n".join([self.name, self.url, *self.settings.command]).encode(errors="replace")).hexdigest()[
-            :32
-        ]
+        address = "\n".join([self.name, self.url, *self.settings.command])
+        return sha256(address.encode(errors="replace")).hexdigest()[:32]
 
 
 def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
