@@ -234,17 +234,10 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     Refuses a host if any of its addresses is not allowed.
     """
 
-    def __init__(
-        self,
-        policy: AddressPolicy,
-        *,
-        library: Any = httpcore,
-        resolver: Resolver = resolve,
-        network: Any = None,
-    ) -> None:
+    def __init__(self, policy: AddressPolicy, *, library: Any = httpcore, resolver: Resolver = resolve) -> None:
         self._policy = policy
         self._resolver = resolver
-        self._network = network or library.AnyIOBackend()
+        self._network = library.AnyIOBackend()
         self._timed_out: type[Exception] = library.ConnectTimeout
         self._failed: type[Exception] = library.ConnectError
 
@@ -389,7 +382,6 @@ async def fetch(
     *,
     allowed: Sequence[URLPattern] | None = None,
     policy: AddressPolicy = "public",
-    max_bytes: int = MAX_RESPONSE_BYTES,
     seconds: float = MAX_SECONDS,
     resolver: Resolver = resolve,
 ) -> httpx.Response:
@@ -398,7 +390,7 @@ async def fetch(
 
     Raises `OutboundRefused` for disallowed URLs and large responses, `TimeoutError`, and `httpx.HTTPError`.
     """
-    transport = GuardedTransport(policy, max_bytes=max_bytes, resolver=resolver)
+    transport = GuardedTransport(policy, resolver=resolver)
     headers = {"user-agent": USER_AGENT}
     async with asyncio.timeout(seconds):
         async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=seconds, headers=headers) as client:

@@ -319,7 +319,9 @@ async def test_connections_for_any_url_go_to_its_host_at_public_addresses(scheme
             return [PUBLIC]
 
     network = Network(http())
-    guarded = GuardedNetwork("public", resolver=resolver, network=network)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore, "AnyIOBackend", lambda: network)
+        guarded = GuardedNetwork("public", resolver=resolver)
     async with httpcore.AsyncConnectionPool(network_backend=guarded) as pool:
         await pool.request("GET", str(checked))
     assert hosts == [checked.raw_host.decode().strip("[]")]

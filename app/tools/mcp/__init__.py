@@ -54,7 +54,7 @@ _RESERVED = frozenset(
 class MCPTool(HostedTool):
     types = ("mcp",)
 
-    def __init__(self, settings: MCPSettings, max_result_chars: int = 60_000) -> None:
+    def __init__(self, settings: MCPSettings, max_result_chars: int) -> None:
         self._settings = settings
         self._max_chars = max_result_chars
         self._pool = SessionPool(settings)

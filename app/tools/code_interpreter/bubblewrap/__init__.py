@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -90,7 +89,7 @@ class Bubblewrap:
 
     def _run_empty(self) -> None:
         group = self._new_group(2**30)
-        with self._files() as files:
+        with self._files({}) as files:
             command = [*_launch(group, files), *self._command(files), "/usr/bin/true"]
             try:
                 result = subprocess.run(
@@ -152,7 +151,7 @@ class Bubblewrap:
         return Group(self._groups, memory + files, self.settings.processes)
 
     @contextlib.contextmanager
-    def _files(self, more: Mapping[str, bytes] = MappingProxyType({})) -> Iterator[dict[str, int]]:
+    def _files(self, skills: Mapping[str, bytes]) -> Iterator[dict[str, int]]:
         """The sandbox's initial files as descriptors, by path."""
         contents = {
             **self._filters,
@@ -160,7 +159,7 @@ class Bubblewrap:
             "/run/sandbox/fonts.conf": _FONTS,
             "/run/sandbox/matplotlibrc": b"",  # Debian has it in /etc
             **{f"/run/sandbox/sandbox/{path.name}": path.read_bytes() for path in _PROGRAMS.glob("*.py")},
-            **more,
+            **skills,
         }
         files: dict[str, int] = {}
         try:

@@ -80,10 +80,10 @@ def find_parent() -> Path | None:
     return parent if usable else None
 
 
-def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Path | None:
+def _own_directory() -> Path | None:
     try:
-        path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-        for line in mounts.read_text().splitlines():
+        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
             fields, _, system = line.partition(" - ")
             root, point = fields.split()[3:5]
             if system.split()[0] == "cgroup2" and Path(path).is_relative_to(root):
