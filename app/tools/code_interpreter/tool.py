@@ -78,16 +78,12 @@ _EXCEEDED = {
     "sockets": "it opened too many sockets",
 }
 _ENDINGS = {
-    "timeout": "The code was stopped after {seconds:g} seconds. Its variables are lost. The files are kept.",
-    "died": "The Python process ended (exit code {code}). Its variables are lost. The files are kept.",
-    "too_large": "The code was stopped: its figures are too large. Its variables are lost. The files are kept.",
-    "not_frozen": "The code was stopped: its processes cannot be paused. Its variables are lost. The files are kept.",
-    **{
-        limit: f"The code was stopped: {why}. Its variables are lost. The files are kept."
-        for limit, why in _EXCEEDED.items()
-    },
+    "timeout": "The code was stopped after {seconds:g} seconds.",
+    "died": "The Python process ended (exit code {code}).",
+    "too_large": "The code was stopped: its figures are too large.",
+    "not_frozen": "The code was stopped: its processes cannot be paused.",
+    **{limit: f"The code was stopped: {why}." for limit, why in _EXCEEDED.items()},
 }
-_STOPPED = "The code was stopped. Its variables are lost. The files are kept."
 _FILES = (
     "Files were created. When you mention a file, write its marker after its name so that the user can download it:"
 )
@@ -285,8 +281,9 @@ class PythonSession(_Session):
         ended, exceeded = str(answer.get("ended")), str(answer.get("exceeded") or "")
         ending = ""
         if ended != "done":
-            ending = _ENDINGS.get(exceeded or ended, _STOPPED)
+            ending = _ENDINGS.get(exceeded or ended, "The code was stopped.")
             ending = ending.format(seconds=settings.call_seconds, code=answer.get("exit_code"))
+            ending += " Its variables are lost. The files are kept."
         elif exceeded:  # the kernel may have killed another process
             ending = f"A process was stopped: {_EXCEEDED.get(exceeded)}."
         if ending:
