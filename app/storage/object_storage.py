@@ -72,7 +72,7 @@ class ObjectStorage:
 
         parts = read_object_url(url)
         self.name = parts._replace(query="").geturl()
-        self._outage = Outage(f"the object storage {self.name}", error, error)
+        self._outage = Outage(f"the object storage {self.name}", error)
         self._errors = (BaseError, OSError, ValueError)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
         try:

@@ -18,8 +18,9 @@ record are skipped. An entry is stored in its record's partition, and deleted an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 from app.storage import Outage
@@ -89,37 +90,25 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 
 
 class RedisStore(ServerStore):
-    def __init__(
-        self, client: RedisClient, blocking: Callable[[], RedisClient], fast: Callable[[], RedisClient], *, ttl: float
-    ) -> None:
-        """`blocking` creates a client for blocking calls, `fast` a client with a short timeout."""
-        self._client = client
-        self._blocking = blocking
-        self._fast = fast
+    def __init__(self, url: str, *, ttl: float) -> None:
+        """Raises ValueError, without secrets."""
+        self._hosts, self._cluster, self._options = read_address(url)
+        self._outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in self._hosts))
+        self._client = self._connect()
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
         self._measures = False  # whether owners' partitions are listed, to be measured
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float) -> RedisStore:
-        """Raises ValueError, without secrets."""
-        hosts, cluster, options = read_address(url)
-        limit, timeout, connecting = (
-            options.pop(name) for name in ("max_connections", "socket_timeout", "socket_connect_timeout")
-        )
-        outage = Outage("Redis at " + ", ".join(f"{host}:{port}" for host, port in hosts))
+        return cls(url, ttl=ttl)
 
-        def client(limit: int, timeout: float, connecting: float) -> RedisClient:
-            timeouts = {"socket_timeout": timeout, "socket_connect_timeout": connecting}
-            # `RedisClient` limits the connections.
-            servers = make_servers(hosts, cluster, {**options, **timeouts, "max_connections": 2**31 - 1})
-            return RedisClient(servers, limit, connecting + timeout, outage)
-
-        return cls(
-            client(limit, timeout, connecting),
-            blocking=lambda: client(MAX_WAITERS, timeout + BLOCK, connecting),
-            fast=lambda: client(limit, FAST_TIMEOUT, min(FAST_TIMEOUT, connecting)),
-            ttl=ttl,
-        )
+    def _connect(self, **others: float) -> RedisClient:
+        """`others` override the URL's options."""
+        options = {**self._options, **others}
+        timeout = options["socket_connect_timeout"] + options["socket_timeout"]
+        # `RedisClient` limits the connections.
+        servers = make_servers(self._hosts, self._cluster, {**options, "max_connections": 2**31 - 1})
+        return RedisClient(servers, options["max_connections"], timeout, self._outage)
 
     async def add(self, partition: str, name: str, record: bytes) -> bool:
         return bool(await self._use(partition, ("HSETNX", _key(partition), name, record)))
@@ -251,10 +240,13 @@ class RedisStore(ServerStore):
         await self._client.execute(_key(""), ("SETRANGE", _key(""), 0, ""))
 
     def log(self, *, ttl: float, lease: float) -> RedisLog:
-        return RedisLog(self._client, self._blocking, ttl=ttl, lease=lease)
+        timeout = self._options["socket_timeout"] + BLOCK
+        blocking = partial(self._connect, max_connections=MAX_WAITERS, socket_timeout=timeout)
+        return RedisLog(self._client, blocking, ttl=ttl, lease=lease)
 
     def counters(self) -> RedisCounters:
-        return RedisCounters(self._fast())
+        connecting = min(FAST_TIMEOUT, self._options["socket_connect_timeout"])
+        return RedisCounters(self._connect(socket_timeout=FAST_TIMEOUT, socket_connect_timeout=connecting))
 
     def lasting(self) -> RedisStore:
         lasting = copy(self)

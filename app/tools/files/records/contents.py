@@ -135,7 +135,7 @@ class ObjectContents(Records):
         super().__init__(tables)
         self._storage = storage
         self._writers: dict[str, ObjectWriter] = {}
-        self._unset = Outage("the object storage of files", FilesUnavailable, FilesUnavailable)
+        self._unset = Outage("the object storage of files", FilesUnavailable)
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
         if not number:
