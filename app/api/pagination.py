@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
@@ -20,29 +20,17 @@ def parse_whole_number(text: str) -> int | None:
 Limit = Annotated[int, Query(ge=1, le=100)]
 Order = Annotated[Literal["asc", "desc"], Query(description="by the time of creation")]
 After = Annotated[str | None, Query(description="the id of the entry to list from")]
-Before = Annotated[str | None, Query(description="the id of the entry to list up to")]
 
 
 @dataclass
-class ForwardQuery:
-    """Parameters of a one-directional list."""
-
+class PageQuery:
     limit: Limit = 20
     order: Order = "desc"
     after: After = None
+    before: Annotated[str | None, Query(description="the id of the entry to list up to")] = None
 
     def page(self) -> Page:
-        return Page(min(self.limit, 100), self.order == "desc", self.after or None)
-
-
-@dataclass
-class PageQuery(ForwardQuery):
-    """Parameters of a list with cursors in both directions."""
-
-    before: Before = None
-
-    def page(self) -> Page:
-        return replace(super().page(), before=self.before or None)
+        return Page(min(self.limit, 100), self.order == "desc", self.after or None, self.before or None)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from app.api.dependencies import APIDependencies
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import api_router, request_body
-from app.api.pagination import ForwardQuery, page_of_items
+from app.api.pagination import PageQuery, page_of_items
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD, file_download
 from app.core.types.request import WITHOUT_NUL, RequestBody
@@ -24,7 +24,7 @@ from app.tools.code_interpreter.settings import MemoryLimit
 from app.tools.code_interpreter.skills import DeclaredSkills
 
 _TOOLS = ("code_interpreter", "shell")  # with containers
-_PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
+_PageParameters = Annotated[PageQuery, Depends(PageQuery)]
 
 
 class ContainerExpiry(RequestBody):

@@ -86,7 +86,7 @@ class _Reading:
         self._add_tools(fields)
         writer = partial(
             ChatWriter,
-            include_usage=bool(body.stream_options and body.stream_options.include_usage),
+            include_usage=bool((body.stream_options or {}).get("include_usage")),
             metadata=(body.model_extra or {}).get("metadata"),
         )
         return ClientRequest(fields, writer, [*self._warnings], self._client_paths)
@@ -119,7 +119,7 @@ class _Reading:
             self._warnings.add("The parameter 'modalities' was ignored: the output is text.")
         if body.store:
             self._warnings.add("The parameter 'store' was ignored: translated chat completions are not stored.")
-        if body.stream_options and body.stream_options.include_obfuscation:
+        if (body.stream_options or {}).get("include_obfuscation"):
             fields["stream_options"] = {"include_obfuscation": True}
         if text := self._text():
             fields["text"] = text
@@ -146,7 +146,7 @@ class _Reading:
             self._warnings.add("Calls of 'functions' are returned as 'tool_calls'; declare them as 'tools'.")
         for index, function in enumerate(body.functions):
             self._add_tool(tools, f"functions[{index}]", {"type": "function", **function})
-        if body.web_search_options:
+        if body.web_search_options is not None:
             self._add_tool(tools, "web_search_options", _web_search(body.web_search_options))
         if tools:
             fields["tools"] = tools
@@ -271,11 +271,11 @@ def _part(part: Any, text_type: str) -> Any:
     return part
 
 
-def _web_search(options: WebSearchOptions) -> JSONObject:
+def _web_search(options: JSONMapping) -> JSONObject:
     tool: JSONObject = {"type": "web_search"}
-    if options.search_context_size:
-        tool["search_context_size"] = options.search_context_size
-    if location := options.user_location:
+    if size := options.get("search_context_size"):
+        tool["search_context_size"] = size
+    if location := options.get("user_location"):
         nested = location.get("approximate")
         tool["user_location"] = {"type": "approximate", **(nested if isinstance(nested, dict) else location)}
     return tool
@@ -377,14 +377,15 @@ _RESPONSE_FORMAT = record(
 )
 
 
-class WebSearchOptions(RequestBody):
-    search_context_size: Literal["low", "medium", "high"] | None = None
-    user_location: dict[str, Any] | None = None
+_STREAM_OPTIONS = record("StreamOptions", include_usage=StrictBool | None, include_obfuscation=StrictBool | None)
+_WEB_SEARCH_OPTIONS = record(
+    "WebSearchOptions",
+    search_context_size=Literal["low", "medium", "high"] | None,
+    user_location=dict[str, Any] | None,
+)
 
 
-class _StreamOptions(RequestBody):
-    include_usage: StrictBool = False
-    include_obfuscation: StrictBool | None = None
+_LISTED = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 
 
 def _one(value: int) -> int:
@@ -393,18 +394,14 @@ def _one(value: int) -> int:
     return value
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 class ChatRequest(RequestBody):
     messages: Annotated[list[Annotated[Any, Tagged(_role_tag, _MESSAGES)]], Field(min_length=1)]
     stream: StrictBool = False
-    stream_options: _StreamOptions | None = None
+    stream_options: Annotated[Any, validated_as(_STREAM_OPTIONS)] | None = None
     n: Annotated[Integer, AfterValidator(_one)] = 1
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
-    stop: Annotated[list[_NonEmpty], Field(max_length=64), BeforeValidator(_listed)] | None = None
+    stop: Annotated[list[_NonEmpty], Field(max_length=64), _LISTED] | None = None
     seed: Integer | None = None
     logit_bias: dict[str, float] | None = None
     logprobs: StrictBool = False
@@ -415,6 +412,6 @@ class ChatRequest(RequestBody):
     tool_choice: Annotated[Any, _TOOL_CHOICE] | None = None
     functions: list[Annotated[Any, validated_as(_FUNCTION)]] = Field(default_factory=list)  # earlier form of `tools`
     function_call: Annotated[Any, _FUNCTION_CHOICE] | None = None  # earlier form of `tool_choice`
-    web_search_options: WebSearchOptions | None = None
+    web_search_options: Annotated[Any, validated_as(_WEB_SEARCH_OPTIONS)] | None = None
     modalities: list[str] = Field(default_factory=list)
     store: StrictBool = False

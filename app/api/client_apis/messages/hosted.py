@@ -243,10 +243,6 @@ def mcp_tool(server: JSONMapping, toolset: JSONMapping) -> JSONObject:
     return declared
 
 
-def is_enabled(server: JSONMapping) -> bool:
-    return json_object(server.get("tool_configuration")).get("enabled") is not False
-
-
 def named_types(body: JSONMapping) -> set[str]:
     types = {hosted_type(json_text(tool.get("type"))) for tool in json_objects(body.get("tools"))}
     named = {found for found in types if found}

@@ -15,7 +15,7 @@ from typing import cast
 
 import orjson
 
-from app.api.client_apis.messages.hosted import hosted_type, is_enabled, mcp_tool, web_tool
+from app.api.client_apis.messages.hosted import hosted_type, mcp_tool, web_tool
 from app.core.types import JSONMapping, JSONObject, json_object, json_text
 from app.errors import InvalidRequest, Warnings, quote
 
@@ -103,7 +103,7 @@ class ToolReader:
             default = json_object(toolset.get("default_config")).get("enabled") is not False
             if default and any(json_object(config).get("enabled") is False for config in configs):
                 self._warnings.add(_NOT_DISABLED)
-            if is_enabled(server):
+            if json_object(server.get("tool_configuration")).get("enabled") is not False:
                 self._add(mcp_tool(server, toolset), f"mcp_servers[{number}]")
 
 
