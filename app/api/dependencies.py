@@ -17,7 +17,7 @@ from app.api.accounting import Accounting
 from app.api.auth import Auth
 from app.api.idempotency import Idempotency
 from app.api.middleware.origins import check_site
-from app.api.rate_limits import Admission, KeyAccount, Limits
+from app.api.rate_limits import Admission, Limits
 from app.api.request_body import BodyLimits
 from app.core.types.request import CreateResponse
 from app.errors import APIError
@@ -91,9 +91,9 @@ class APIDependencies:
             caller = self.auth.caller(Headers(scope=scope))
             self.refused(caller, f"{scope['method']} {path}", error)
 
-    def account_of(self, key: str) -> KeyAccount:
+    def account_of(self, key: str) -> Admission:
         """The account that is charged for a usage name."""
-        return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
+        return Admission(self.limits, self.auth.access_of(key), self.accounting)
 
     async def admit(self, caller: Caller, scope: Scope | None = None) -> Admission:
         """

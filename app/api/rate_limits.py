@@ -268,8 +268,20 @@ class Limits:
         return task
 
 
-class KeyAccount(Account):
-    """Charges a key; also for hosted tools' backend requests."""
+class Admission(Account, ResponseAccount):
+    """
+    An admitted request, which charges its key. As a response's account, it also releases the slots.
+
+    Hosted tools charge backend requests outside of a response to an admission of their own.
+    """
+
+    allowances: Sequence[Allowance] = ()
+    slots: Sequence[tuple[str, str]] = ()  # pools and holders
+    budget: Sequence[BudgetState] = ()  # the key's state before the request
+    _cost: int | None = None  # so far, in nano-dollars
+    _charged: Usage | None = None  # response usage charged so far
+    _costs = 0  # reported costs charged so far
+    _headers: dict[str, str] | None = None
 
     def __init__(
         self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None, *, batch: bool = False
@@ -280,7 +292,6 @@ class KeyAccount(Account):
         self._batch = batch
         self._limits = limits
         self._accounting = accounting
-        self._cost: int | None = None  # so far, in nano-dollars
         self._charging: set[asyncio.Task[object]] = set()
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
@@ -296,6 +307,8 @@ class KeyAccount(Account):
             )
             if cost is not None:
                 self._cost = cost + (self._cost or 0)
+                if self._headers is not None:
+                    self._headers["x-antiphon-cost"] = format_money(self._cost)
         if (limit := self.key_limits.tokens) and (tokens := usage["total_tokens"]):
             self._charging.add(task := self._limits.charge(self.access, limit, tokens))
             task.add_done_callback(self._charging.discard)
@@ -309,22 +322,11 @@ class KeyAccount(Account):
         if self._accounting:
             await self._accounting.check(self.access)
 
-
-class Admission(KeyAccount, ResponseAccount):
-    """An admitted request. As the response's account, it charges tokens and releases slots."""
-
-    allowances: Sequence[Allowance] = ()
-    slots: Sequence[tuple[str, str]] = ()  # pools and holders
-    budget: Sequence[BudgetState] = ()  # the key's state before the request
-    _charged: Usage | None = None  # response usage charged so far
-    _costs = 0  # reported costs charged so far
-    _headers: dict[str, str] | None = None
-
     def headers(self) -> dict[str, str]:
         """
         Response headers for limits, budget and cost.
 
-        The cost is added at the end, so only non-streamed responses contain it.
+        The cost is added when charged, so only non-streamed responses contain it.
         """
         if self._headers is None:
             self._headers = {}
@@ -352,12 +354,7 @@ class Admission(KeyAccount, ResponseAccount):
         if lifecycle.usage:
             self.charge(lifecycle, lifecycle.usage)
         lifecycle.cost = self._cost
-        self._show_cost()
         self.close()
-
-    def _show_cost(self) -> None:
-        if self._cost is not None and self._headers is not None:
-            self._headers["x-antiphon-cost"] = format_money(self._cost)
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
         """Charges usage since the last charge."""
@@ -368,10 +365,6 @@ class Admission(KeyAccount, ResponseAccount):
             reported = sum(costs) if costs else None
             self._charge(str(lifecycle.response["model"]), lifecycle.backend, used, requests, reported)
         lifecycle.cost = self._cost
-
-    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        super().charge_request(model, backend, usage, cost)
-        self._show_cost()
 
     def close(self) -> None:
         """Idempotent."""
