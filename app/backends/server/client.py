@@ -150,12 +150,12 @@ class ModelServer(Backend):
                 await answer.begin(lambda event: self.error_in(event, request.caller_key))
                 return answer
             except BackendError as error:
-                if not (request.body.replayable and await self.backs_off(request, error, retries)):
+                if not (request.body.replayable and await self.back_off(request, error, retries)):
                     raise
             retries += 1
 
-    async def backs_off(self, request: ModelRequest | RawRequest, error: BackendError, retries: int) -> bool:
-        """Wait after an error and previous `retries`; return False if the request must not be sent again."""
+    async def back_off(self, request: ModelRequest | RawRequest, error: BackendError, retries: int) -> bool:
+        """Wait before the next retry; return False if the request must not be sent again."""
         if not (error.retryable and request.retry_allowed and retries < self._retries):
             return False
         seconds = error.retry_after
@@ -488,7 +488,7 @@ class SentRequest:
 
     async def _retry(self, error: BackendError) -> bool:
         retries, self._retries = self._retries, self._retries + 1
-        return await self._server.backs_off(self._model_request, error, retries)
+        return await self._server.back_off(self._model_request, error, retries)
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:

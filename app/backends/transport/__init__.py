@@ -138,8 +138,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         """
         Connect to a host's addresses, alternating between families, until one succeeds; raises the first error.
 
-        The next address is tried after a failure or a delay (RFC 8305). Not all
-        event loops support this.
+        The next address is tried after a failure or a delay (RFC 8305). Not all event loops support this.
         """
         loop = asyncio.get_running_loop()
         families: dict[int, list[str]] = {}
