@@ -65,7 +65,12 @@ async def translated(
     _, fields, read, body = translated_request
     caller = replace(caller, dialect=TRANSLATED)
     try:
-        claim = await _claim(api, request, fields, caller)
+        claim: KeyClaim | None = None
+        if key := request.headers.get(idempotency.HEADER):
+            claimed = await api.idempotency.claim(caller.owner, key, idempotency.digest(fields))
+            if isinstance(claimed, str):
+                raise idempotency.not_stored()  # unstored responses cannot be sent again
+            claim = claimed
         answer = _Answer(translated_request, request.scope, api, caller, claim)
         response = answer.respond(request.scope, request.receive, body, admission)
         return await (respond_once(claim, response) if claim else response)
@@ -97,21 +102,6 @@ def create_request(read: ClientRequest) -> CreateResponse:
     if read.preferences:
         body.preferences = read.preferences
     return body
-
-
-async def _claim(api: APIDependencies, request: Request, fields: JSONObject, caller: Caller) -> KeyClaim | None:
-    """
-    Claim the `Idempotency-Key`, if any.
-
-    Raises `InvalidRequest` if its response has ended: unstored responses cannot be sent again.
-    """
-    key = request.headers.get(idempotency.HEADER)
-    if not key:
-        return None
-    claimed = await api.idempotency.claim(caller.owner, key, idempotency.digest(fields))
-    if isinstance(claimed, str):
-        raise idempotency.not_stored()
-    return claimed
 
 
 # Not for the client API's writer. `response.failed` follows `error`.

@@ -34,11 +34,7 @@ MAX_KEY = 255  # characters
 LEASE_SECONDS = 30.0  # until a dead process's claim can be taken over
 FIRST_POLL, MAX_POLL = 0.02, 0.5  # seconds between polls for a response in progress
 _CLAIM = "claim"
-_REPLAYABLE = (
-    "completed",
-    "incomplete",
-    "cancelled",
-)  # clients can retry failed requests
+_REPLAYABLE = ("completed", "incomplete", "cancelled")  # clients can retry failed requests
 
 
 def digest(fields: dict[str, object]) -> str:
