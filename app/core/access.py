@@ -54,8 +54,17 @@ class KeyAccess:
         return self.models == ("*",) or any(fnmatchcase(model, pattern) for pattern in self.models)
 
     def check_model(self, model: str, param: str = "model") -> None:
-        """Raises `InvalidRequest` for an impossible name, `PermissionDenied` for a model that the key cannot use."""
-        check_model_name(model)
+        """
+        Raises `PermissionDenied` for a model that the key cannot use.
+
+        Raises `InvalidRequest` for names that are unsafe in backend requests, logs or the usage ledger.
+        """
+        if _CONTROL.search(model) or model.strip() != model:
+            message = "Invalid 'model': must not contain control characters, or start or end with a space."
+            raise InvalidRequest(message, param="model", code="invalid_value")
+        if len(model) > MAX_MODEL_NAME:
+            message = f"Invalid 'model': must have at most {MAX_MODEL_NAME} characters."
+            raise InvalidRequest(message, param="model", code="string_above_max_length")
         if not self.allows_model(model):
             models = _listed(self.models, "models")
             message = f"The key '{self.name}' may not use the model '{model}'. It may use {models}."
@@ -104,16 +113,6 @@ class KeyAccess:
         if self.configured and not self.admin:
             message = "This endpoint requires an admin key (`admin = true`)."
             raise PermissionDenied(message, code="insufficient_permissions")
-
-
-def check_model_name(model: str) -> None:
-    """Raises `InvalidRequest` for names that are unsafe in backend requests, logs or the usage ledger."""
-    if _CONTROL.search(model) or model.strip() != model:
-        message = "Invalid 'model': must not contain control characters, or start or end with a space."
-        raise InvalidRequest(message, param="model", code="invalid_value")
-    if len(model) > MAX_MODEL_NAME:
-        message = f"Invalid 'model': must have at most {MAX_MODEL_NAME} characters."
-        raise InvalidRequest(message, param="model", code="string_above_max_length")
 
 
 UNRESTRICTED = KeyAccess(admin=True)

@@ -116,7 +116,11 @@ class ConversationReader:
 
     @cached_property
     def hosted_content(self) -> ContentOptions:
-        return lenient_content(self.tool_content)
+        """Callers cannot change hosted tool results, so drop instead of rejecting."""
+        options = self.tool_content
+        refused = (name for name in ("tool_images", "images", "files", "audio") if getattr(options, name) == "error")
+        changes: dict[str, Any] = dict.fromkeys(refused, "drop")
+        return replace(options, **changes)
 
     def messages(self) -> list[Message]:
         """
@@ -392,13 +396,6 @@ _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 
 # Item types with a method of the same name. `ITEM_TYPES` converts all others to these.
 _ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference"})
-
-
-def lenient_content(content: ContentOptions) -> ContentOptions:
-    """Callers cannot change hosted tool results, so drop instead of rejecting."""
-    refused = (name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error")
-    changes: dict[str, Any] = dict.fromkeys(refused, "drop")
-    return replace(content, **changes) if changes else content
 
 
 def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:

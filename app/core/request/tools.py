@@ -307,20 +307,14 @@ def _offered_hosted(
     Once offered, the search stays, even after finding everything.
     """
     deferred = {function.key for function, _ in functions if function.deferred}
-    missing = deferred - _found_keys(items) if searchable and deferred else set()
     if not (deferred or needed):
-        missing = {SEARCH}
+        return [entry for entry in functions if entry[0].key != SEARCH]
+    missing = deferred if searchable else set()
+    found = (item for item in items if missing and _ADDING.get(item["type"]) == "search")
+    for tool in (tool for item in found for tool in json_objects(item.get("tools"))):
+        names = {(str(tool.get("name")), str(inner.get("name"))) for inner in json_objects(tool.get("tools"))}
+        missing -= names or {(DEFAULT_NAMESPACE, str(tool.get("name")))}
     return [entry for entry in functions if entry[0].key not in missing]
-
-
-def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
-    keys = set()
-    found = (item for item in items if _ADDING.get(item["type"]) == "search")
-    for item in found:
-        for tool in json_objects(item.get("tools")):
-            names = {(str(tool.get("name")), str(inner.get("name"))) for inner in json_objects(tool.get("tools"))}
-            keys |= names or {(DEFAULT_NAMESPACE, str(tool.get("name")))}
-    return keys
 
 
 _FULL = f"their names are already used, or the request has more than {MAX_FUNCTIONS} functions."

@@ -7,7 +7,7 @@ parts and tools are accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -355,7 +355,12 @@ class CreateResponse(RequestBody):
         if fields["tools"]:
             self.tools = self.tool_secrets.redact(self.tools)
         if isinstance(fields["input"], list):
-            _check_arguments(fields["input"])
+            # Arguments are strings, so the body's limit does not count their JSON values.
+            arguments = (text for item in fields["input"] if isinstance(text := item.get("arguments"), str))
+            try:
+                check_values(*arguments)
+            except JSONTooLarge as error:
+                raise ValueError(f"the call arguments in 'input' contain {error.msg}") from error
             items: list[Any] = [*map(typed, self.tool_secrets.redact_items(fields["input"]))]
             self.input = items
         if isinstance(fields["tool_choice"], dict):
@@ -383,15 +388,6 @@ class CreateResponse(RequestBody):
             content: list[Part] = [{"type": "input_text", "text": sent}]
             return [{"type": "message", "role": "user", "content": content}]
         return cast(list[Item], [*(sent or ())])
-
-
-def _check_arguments(items: Iterable[Mapping[str, Any]]) -> None:
-    """Arguments are strings, so the body's limit does not count their JSON values."""
-    arguments = [text for item in items if isinstance(text := item.get("arguments"), str)]
-    try:
-        check_values(*arguments)
-    except JSONTooLarge as error:
-        raise ValueError(f"the call arguments in 'input' contain {error.msg}") from error
 
 
 def typed(item: Any) -> Item:
