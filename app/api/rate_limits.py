@@ -32,7 +32,6 @@ from app.errors import StoreBusy, StoreUnavailable, try_again_in
 from app.observability.lifecycle import ResponseAccount, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import SLOT_LEASE, Counters, TokenCharge
-from app.tools import Account
 
 T = TypeVar("T")
 
@@ -268,7 +267,7 @@ class Limits:
         return task
 
 
-class Admission(Account, ResponseAccount):
+class Admission(ResponseAccount):
     """
     An admitted request, which charges its key. As a response's account, it also releases the slots.
 

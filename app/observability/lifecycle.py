@@ -15,6 +15,7 @@ from app.core.request.model_request import Attempts
 from app.core.types import JSONObject, Usage
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
+from app.tools import Account
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ clock = time.perf_counter
 MAX_STEPS = 200  # steps stored per response
 
 
-class ResponseAccount:
+class ResponseAccount(Account):
     """Charged for a response. This class charges nothing. Methods must not raise, except `check_limits`."""
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
@@ -35,16 +36,6 @@ class ResponseAccount:
         Called after each round, and before clients can see the end: delivered output is charged even if the process is
         killed.
         """
-
-    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
-        """
-        Charge a hosted tool's backend request, in addition to the response's usage.
-
-        `cost` is reported by the backend, in nano-dollars.
-        """
-
-    async def check_limits(self) -> None:
-        """Raises `APIError` if the caller has reached a limit."""
 
     def settle(self, lifecycle: ResponseLifecycle) -> None:
         """Charge the remaining usage at the response's end, after the observers; with any `lifecycle.status`."""

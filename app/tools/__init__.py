@@ -203,8 +203,8 @@ class Account:
     async def check_limits(self) -> None:
         """Raises `TooManyRequests` if the key's tokens for this minute, or its budget, are used up."""
 
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """Charge a backend request."""
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        """Charge a backend request; `cost` is reported by the backend, in nano-dollars."""
 
 
 class ReportedItem:

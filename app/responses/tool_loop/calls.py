@@ -330,8 +330,8 @@ class SessionReport(Report, ReportedItem):
     async def check_limits(self) -> None:
         await self._calls.lifecycle.account.check_limits()
 
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        self._calls.lifecycle.account.charge_request(model, backend, usage)
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        self._calls.lifecycle.account.charge_request(model, backend, usage, cost)
 
 
 _USED, _RELEASED = "used", "released"
