@@ -51,7 +51,7 @@ class _MaxLength:
 
 
 Text = Annotated[str, _MaxLength(10 * _MB)]
-TypeName = Annotated[str, StringConstraints(min_length=1)]
+NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 def record(name: str, /, **fields: Any) -> Any:
@@ -68,7 +68,7 @@ def validated_as(type_: Any) -> GetPydanticSchema:
 # A value of an unknown type: an extension (`vendor:type`) or a newer type.
 Unknown = record(
     "Unknown",
-    type=TypeName,
+    type=NonEmpty,
     id=Annotated[Any, BeforeValidator(lambda value: value if isinstance(value, str) else None)] | None,
     call_id=str | None,
 )

@@ -35,9 +35,9 @@ from app.core.types import Response as Response
 from app.core.types.content import (
     Content,
     ContentPart,
+    NonEmpty,
     Tagged,
     Text,
-    TypeName,
     Unknown,
     by_type,
     record,
@@ -47,8 +47,6 @@ from app.core.types.content import (
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
-NonEmpty = Annotated[str, StringConstraints(min_length=1)]
-CallId = NonEmpty
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 
 # The spec defines none, low, medium, high and xhigh; OpenAI adds minimal and max.
@@ -84,8 +82,8 @@ _ITEMS = {
         status=str | None,
         phase=str | None,
     ),
-    **_item("FunctionCallItem", "function_call", call_id=CallId, name=NonEmpty, arguments=str, status=str | None),
-    **_item("CustomToolCallItem", "custom_tool_call", call_id=CallId, name=NonEmpty, input=Text),
+    **_item("FunctionCallItem", "function_call", call_id=NonEmpty, name=NonEmpty, arguments=str, status=str | None),
+    **_item("CustomToolCallItem", "custom_tool_call", call_id=NonEmpty, name=NonEmpty, input=Text),
     # Without a call id, the model did not call the tool, or the client does not know the call.
     **_item(
         "FunctionCallOutputItem", *_OUTPUTS, call_id=str | None, output=Content, status=str | None, name=str | None
@@ -143,7 +141,7 @@ _TOOLS = {
 Tool = Annotated[Any, by_type(_TOOLS, Unknown)]
 
 # `{"type": "function", "name": ...}`, or another tool type without a name.
-_NamedTool = record("NamedTool", type=TypeName, name=str | None)
+_NamedTool = record("NamedTool", type=NonEmpty, name=str | None)
 _AllowedTools = record(
     "AllowedTools",
     type=Literal["allowed_tools"],

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 
 from app.api.client_apis import ClientRequest
 from app.api.client_apis.chat.writer import ChatWriter
 from app.api.request_body import validate
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.content import Tagged, Text, record, tag_of, validated_as
-from app.core.types.request import CallId, CreateResponse, Effort, Integer, RequestBody
+from app.core.types.content import NonEmpty, Tagged, Text, record, tag_of, validated_as
+from app.core.types.request import CreateResponse, Effort, Integer, RequestBody
 from app.errors import Warnings, quote
 
 # Same name and meaning in both APIs.
@@ -306,12 +306,10 @@ def _flat_choice(choice: JSONMapping) -> JSONObject:
     return {name_: value for name_, value in choice.items() if value is not nested} | name
 
 
-_NonEmpty = Annotated[str, StringConstraints(min_length=1)]
-
-_FUNCTION_CALL = record("FunctionCall", name=_NonEmpty, arguments=str | None)
+_FUNCTION_CALL = record("FunctionCall", name=NonEmpty, arguments=str | None)
 _CALLS = {
-    "function": record("FunctionToolCall", id=CallId, type=Literal["function"] | None, function=_FUNCTION_CALL),
-    "custom": record("CustomToolCall", id=CallId, custom=record("CustomCall", name=_NonEmpty, input=Text)),
+    "function": record("FunctionToolCall", id=NonEmpty, type=Literal["function"] | None, function=_FUNCTION_CALL),
+    "custom": record("CustomToolCall", id=NonEmpty, custom=record("CustomCall", name=NonEmpty, input=Text)),
 }
 
 
@@ -349,7 +347,7 @@ _TOOLS = {
     "function": record("FunctionTool", function=_FUNCTION),
     "custom": record("CustomTool", custom=_CUSTOM),
     # As for `/v1/responses`: a hosted tool, or a function with flat fields.
-    "unknown": record("OtherTool", type=_NonEmpty),
+    "unknown": record("OtherTool", type=NonEmpty),
 }
 
 
@@ -365,7 +363,7 @@ def _mode_or(mode: Any, named: Any) -> Tagged:
 
 _NAMED_CHOICE = record(
     "NamedChoice",
-    type=_NonEmpty,
+    type=NonEmpty,
     function=_FUNCTION | None,
     custom=_CUSTOM | None,
     allowed_tools=record("AllowedTools", tools=list[dict[str, Any]]) | None,
@@ -401,7 +399,7 @@ class ChatRequest(RequestBody):
     n: Annotated[Integer, AfterValidator(_one)] = 1
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
-    stop: Annotated[list[_NonEmpty], Field(max_length=64), _LISTED] | None = None
+    stop: Annotated[list[NonEmpty], Field(max_length=64), _LISTED] | None = None
     seed: Integer | None = None
     logit_bias: dict[str, float] | None = None
     logprobs: StrictBool = False

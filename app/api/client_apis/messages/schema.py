@@ -12,17 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StringConstraints
 
 from app.core.types import JSONObject
-from app.core.types.content import Tagged, Text, TypeName, by_type, record, text_or, validated_as
+from app.core.types.content import NonEmpty, Tagged, Text, by_type, record, text_or, validated_as
 from app.core.types.request import Integer, RequestBody
-
-_NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 _CACHED = {"cache_control": record("CacheControl", type=str | None, ttl=str | None) | None}
 _TEXT = record("Text", type=Literal["text"], text=Text, **_CACHED)
 _SOURCES = {
-    "base64": record("Base64Source", media_type=_NonEmpty, data=str),
-    "url": record("URLSource", url=_NonEmpty),
-    "file": record("FileSource", file_id=_NonEmpty),
+    "base64": record("Base64Source", media_type=NonEmpty, data=str),
+    "url": record("URLSource", url=NonEmpty),
+    "file": record("FileSource", file_id=NonEmpty),
 }
 _IMAGE = record("Image", source=Annotated[Any, by_type(_SOURCES)], **_CACHED)
 _TEXT_OR_IMAGE = Annotated[Any, by_type({"text": _TEXT, "image": _IMAGE})]
@@ -45,8 +43,8 @@ _INNER_BLOCKS = {
         "SearchResult", source=str, title=str, content=list[Annotated[Any, validated_as(_TEXT)]], **_CACHED
     ),
 }
-_UNKNOWN = record("Unknown", type=TypeName, tool_use_id=str | None)
-_CALL = record("Call", id=_NonEmpty, name=_NonEmpty, input=JSONObject)
+_UNKNOWN = record("Unknown", type=NonEmpty, tool_use_id=str | None)
+_CALL = record("Call", id=NonEmpty, name=NonEmpty, input=JSONObject)
 _BLOCKS = {
     **_INNER_BLOCKS,
     "thinking": record("Thinking", thinking=Text, signature=str | None),
@@ -54,7 +52,7 @@ _BLOCKS = {
     **dict.fromkeys(("tool_use", "server_tool_use", "mcp_tool_use"), _CALL),
     "tool_result": record(
         "ToolResult",
-        tool_use_id=_NonEmpty,
+        tool_use_id=NonEmpty,
         content=Annotated[Any, text_or(Annotated[Any, by_type(_INNER_BLOCKS, _UNKNOWN)])] | None,
         is_error=StrictBool | None,
         **_CACHED,
@@ -75,7 +73,7 @@ _TOOLS = {
     # Predefined, run by the server or the client.
     "other": record(
         "OtherTool",
-        type=TypeName,
+        type=NonEmpty,
         name=str | None,
         max_uses=Annotated[Integer, Field(ge=1)] | None,
         allowed_domains=list[str] | None,
@@ -101,14 +99,14 @@ _TOOL_CHOICE = record(
 _MCP_SERVER = record(
     "MCPServer",
     type=str | None,
-    name=_NonEmpty,
-    url=_NonEmpty,
+    name=NonEmpty,
+    url=NonEmpty,
     authorization_token=str | None,
     tool_configuration=JSONObject | None,
 )
 _THINKING = record(
     "ThinkingMode",
-    type=_NonEmpty,  # `enabled`, `adaptive`, `disabled` or a newer type
+    type=NonEmpty,  # `enabled`, `adaptive`, `disabled` or a newer type
     budget_tokens=Annotated[Integer, Field(ge=0)] | None,
     display=str | None,
 )
