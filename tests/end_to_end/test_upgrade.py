@@ -9,16 +9,20 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import apsw
 import httpx
 import pytest
 
-from tests.end_to_end.stored_data import SEARCH, Model, client, options, until_status
+from tests.end_to_end.stored_data import LATER, SEARCH, Model, client, options, until_status
 from tests.support.file_databases import need_pgvector
 from tests.support.postgres_server import PostgresServer
 from tests.support.serving import antiphon
 
 DATA = Path(__file__).with_name("data")
 VERSIONS = sorted(path.name for path in DATA.iterdir())
+
+# Uploads older than a few days are deleted, even if they have not expired.
+_RECENT = f"SET created_at = {LATER}"
 
 
 class Upgraded(NamedTuple):
@@ -37,13 +41,16 @@ def restored(kind: str, version: str, folder: Path) -> Iterator[tuple[str, str]]
     if kind == "postgres":
         need_pgvector()
         with PostgresServer() as server:
-            server.sql(gzip.decompress((DATA / version / "postgres.sql.gz").read_bytes()).decode() + "; RESET ALL")
+            dump = gzip.decompress((DATA / version / "postgres.sql.gz").read_bytes()).decode()
+            server.sql(f"{dump}; RESET ALL; UPDATE antiphon_multipart_uploads {_RECENT}")
             yield server.patient_url, server.patient_url
     else:
         for path in (DATA / version).rglob("*.db.gz"):
             target = folder / path.relative_to(DATA / version).with_suffix("")
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(gzip.decompress(path.read_bytes()))
+        with contextlib.closing(apsw.Connection(f"{folder}/files.db")) as db:
+            db.execute(f"UPDATE multipart_uploads {_RECENT}")
         yield f"sqlite:///{folder}/responses.db", f"sqlite:///{folder}/files.db"
 
 
