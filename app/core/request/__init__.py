@@ -9,21 +9,22 @@ Unset fields are omitted: many backends reject nulls, empty lists and unknown fi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from app.core.items import ITEM_TYPES
-from app.core.profile import Profile, RequestOptions
+from app.core.profile import Profile, RequestOptions, ResponseFormatOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
 from app.core.request.messages import ConversationReader
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
-from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools, functions_in_history
 from app.core.types import JSONObject
-from app.core.types.request import CreateResponse, undeclared_fields
+from app.core.types.request import CreateResponse, JsonSchemaFormat, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, quote
 
 
@@ -315,6 +316,57 @@ def _parameters(state: TranslationState) -> dict[str, object]:
     for name in options.forward:
         fields[name] = _FORWARDED[name](request) if name in _FORWARDED else extra.get(name)
     return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
+
+
+# The value (None: not sent), and an instruction for the model.
+ResponseFormat: TypeAlias = tuple[JSONObject | None, str]
+
+
+def response_format(state: TranslationState, options: ResponseFormatOptions | None = None) -> ResponseFormat:
+    """
+    Translate `text.format` into `response_format`, or a prompt if the backend cannot enforce a schema.
+
+    `options`: the profile's if None.
+    """
+    if "text" not in state.given or (json_format := state.request.text.format).type == "text":
+        return None, ""
+    options = options or state.options.response_format
+    if not isinstance(json_format, JsonSchemaFormat):
+        if (form := _object_form(options)) is None:
+            state.warnings.add("This backend does not support JSON output; text.format was ignored.")
+        return form, ""
+    match options.json_schema:
+        case "native":
+            return _schema_form(json_format), ""
+        case "json_object":  # no warning even without JSON support: the instruction asks for JSON
+            return _object_form(options), _schema_prompt(json_format)
+        case "prompt":
+            return None, _schema_prompt(json_format)
+    state.warnings.add("This backend does not support JSON schemas; text.format was ignored.")
+    return None, ""
+
+
+def _schema_form(json_format: JsonSchemaFormat) -> JSONObject:
+    schema: dict[str, object] = {"name": json_format.name, "schema": json_format.schema_}
+    if json_format.description:
+        schema["description"] = json_format.description
+    if "strict" in json_format.model_fields_set:
+        schema["strict"] = json_format.strict
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _object_form(options: ResponseFormatOptions) -> dict[str, object] | None:
+    if options.json_object == "native":
+        return {"type": "json_object"}
+    if options.json_object == "json_schema_any":
+        return {"type": "json_schema", "json_schema": {"name": "response", "schema": {"type": "object"}}}
+    return None
+
+
+def _schema_prompt(json_format: JsonSchemaFormat) -> str:
+    about = f" It is: {json_format.description}" if json_format.description else ""
+    schema = json.dumps(json_format.schema_, ensure_ascii=False, separators=(",", ":"))
+    return f"Answer only with JSON that conforms to this JSON Schema. Do not use a code fence.{about}\n\n{schema}"
 
 
 def _effort(state: TranslationState, effort: str | None) -> JSONObject:

@@ -16,11 +16,11 @@ from app.core.request import (
     encoded_request,
     limit,
     read_request,
+    response_format,
     warn_dropped_fields,
     with_instructions,
 )
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
-from app.core.request.response_format import response_format
 from app.core.request.roles import system_and_turns
 from app.core.request.tool_choice import Choice
 from app.core.types import JSONMapping, JSONObject

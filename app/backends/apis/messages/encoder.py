@@ -8,10 +8,16 @@ from typing import Any
 from app.backends.apis.messages.conversation import MessagesConversation
 from app.core.bounded_json import to_json
 from app.core.profile import Profile, RequestOptions
-from app.core.request import encoded_request, read_request, warn_dropped_fields, with_instructions
+from app.core.request import (
+    ResponseFormat,
+    encoded_request,
+    read_request,
+    response_format,
+    warn_dropped_fields,
+    with_instructions,
+)
 from app.core.request.caching import THINKING_BLOCKS
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
-from app.core.request.response_format import Form, response_format
 from app.core.request.roles import Message, system_and_turns
 from app.core.request.tool_choice import Choice
 from app.core.request.tool_items import VERBATIM
@@ -58,7 +64,7 @@ def _options(options: RequestOptions) -> RequestOptions:
     )
 
 
-def _text_format(state: TranslationState) -> Form:
+def _text_format(state: TranslationState) -> ResponseFormat:
     """The server's only format is a schema."""
     form, instruction = response_format(state)
     if form and form["type"] == "json_schema" and state.request.text.format.type == "json_schema":

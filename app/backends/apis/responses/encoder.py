@@ -18,11 +18,11 @@ from app.core.request import (
     EXTRA,
     encoded_request,
     reject_unknown_fields,
+    response_format,
     tool_fields,
     warn_dropped_fields,
 )
 from app.core.request.model_request import EncodedRequest, ModelRequest, TranslationState
-from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import Function, ToolSet, collect_tools
