@@ -274,23 +274,22 @@ class Admission(ResponseAccount):
     Hosted tools charge backend requests outside of a response to an admission of their own.
     """
 
-    allowances: Sequence[Allowance] = ()
-    slots: Sequence[tuple[str, str]] = ()  # pools and holders
-    budget: Sequence[BudgetState] = ()  # the key's state before the request
-    _cost: int | None = None  # so far, in nano-dollars
-    _charged: Usage | None = None  # response usage charged so far
-    _costs = 0  # reported costs charged so far
-    _headers: dict[str, str] | None = None
-
     def __init__(
         self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None, *, batch: bool = False
     ) -> None:
         """`accounting`: None to record nothing; `batch`: at the batch price, without rate limits."""
         self.access = access
+        self.allowances: Sequence[Allowance] = ()
+        self.slots: Sequence[tuple[str, str]] = ()  # pools and holders
+        self.budget: Sequence[BudgetState] = ()  # the key's state before the request
         self.key_limits = _UNLIMITED if batch else limits.of(access)
         self._batch = batch
         self._limits = limits
         self._accounting = accounting
+        self._cost: int | None = None  # so far, in nano-dollars
+        self._charged: Usage | None = None  # response usage charged so far
+        self._costs = 0  # reported costs charged so far
+        self._headers: dict[str, str] | None = None
         self._charging: set[asyncio.Task[object]] = set()
 
     def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:

@@ -136,6 +136,7 @@ class APIDecoder(ABC):
         """`repeats`, shared with `body`, decodes reads of a single event without parsing all of it."""
         self.ending = False  # a finish reason, the end mark or an error was received
         self.done = False  # the server marked the answer's end
+        self.paused = False  # the answer goes on after another request: see `continuation`
         self.finished = False  # received a finish reason; afterwards a broken connection is harmless
         self.resumed = False  # output followed a finish reason, which some gateways send with every delta
         self.empty = False  # the body ended without a delta
@@ -147,13 +148,12 @@ class APIDecoder(ABC):
         self._repeats = repeats
         self._begun = False
 
-    @property
-    def continuation(self) -> JSONObject | None:
-        """The request that continues a paused answer; None if the answer is over."""
-        return None
+    def continuation(self) -> JSONObject:
+        """The request that continues a paused answer."""
+        raise NotImplementedError
 
     def resume(self) -> None:
-        self.ending = self.done = False
+        self.ending = self.done = self.paused = False
 
     def decode(self, data: bytes) -> list[Delta]:
         if self._repeats and (delta := self._repeats.match_frame(data)):  # most reads in a slow stream
@@ -184,7 +184,7 @@ class APIDecoder(ABC):
         if not events:
             return []
         deltas = self._read(events)
-        ended = self.done and self.continuation is None
+        ended = self.done and not self.paused
         if self._filters:
             deltas = self._filtered(deltas, ended=ended or self.failure is not None)
         return [*deltas, DONE] if ended else deltas

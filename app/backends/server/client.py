@@ -410,9 +410,9 @@ class SentRequest:
                     raise
             await answer.reply.aclose()
             await self.__aenter__()
-        while (body := answer.decoder.continuation) is not None:
+        while answer.decoder.done and answer.decoder.paused:
             await answer.reply.aclose()
-            reply = await self._send(self._endpoint, body)
+            reply = await self._send(self._endpoint, answer.decoder.continuation())
             answer.decoder.resume()
             answer = self._answer = BodyReader(reply, self._endpoint.profile, answer.decoder)
             await answer.receive(receiver)

@@ -58,7 +58,6 @@ class MessagesDecoder(APIDecoder):
         super().__init__(body, error_in, filters(profile, encoded.body), repeats)
         self._request_body = encoded.body
         self._profile = profile
-        self._paused = False  # waiting for a continuation
         self._pauses = 0
         self._before: JSONMapping = {}  # usage before the last pause
         self._usage: JSONObject = {}
@@ -68,11 +67,8 @@ class MessagesDecoder(APIDecoder):
         self._calls = 0
         self._length = 0  # characters in complete text blocks since the last other block
 
-    @property
-    def continuation(self) -> JSONObject | None:
+    def continuation(self) -> JSONObject:
         """The same request plus the message so far."""
-        if not (self.done and self._paused):
-            return None
         messages = [*self._request_body["messages"], {"role": "assistant", "content": self.content}]
         return {**self._request_body, "messages": messages}
 
@@ -80,7 +76,6 @@ class MessagesDecoder(APIDecoder):
         super().resume()
         self._repeats = PatternMatcher(self.find_text)
         self._body = BodyDecoder(_as_events, EventDecoder(self._repeats, named=True))
-        self._paused = False
         self._pauses += 1
         self._before, self._usage = self._total(), {}
 
@@ -234,8 +229,8 @@ class MessagesDecoder(APIDecoder):
             deltas.append(UsageReported(usage))
         answer_id, model = (json_text(self._message.get(name)) or None for name in ("id", "model"))
         deltas.append(AnswerMetadata(answer_id, model, _TIERS.get(str(self._usage.get("service_tier")))))
-        self._paused = reason == "pause_turn" and self._pauses < _MAX_PAUSES
-        if reason is None or self._paused:
+        self.paused = reason == "pause_turn" and self._pauses < _MAX_PAUSES
+        if reason is None or self.paused:
             return deltas
         self.finished = True
         if reason == "refusal":
