@@ -324,7 +324,7 @@ class Admission(ResponseAccount):
         """
         Response headers for limits, budget and cost.
 
-        The cost is added when charged, so only non-streamed responses contain it.
+        The cost is added when charged. Responses that begin before their end do not contain it.
         """
         if self._headers is None:
             self._headers = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -85,6 +86,20 @@ async def test_images_are_recorded_under_their_model_and_in_the_cost(images: Ima
     assert f'antiphon_tokens_total{{kind="output",model="{PAINTER}"}} 10000.0' in metrics
     assert 'antiphon_key_tokens_total{backend="art",key="alice",kind="output"} 10000.0' in metrics
     assert 'antiphon_key_cost_total{backend="art",key="alice"} 0.42' in metrics
+
+
+async def test_json_answer_that_starts_before_its_end_has_no_cost_header(images: ImagesServer) -> None:
+    go = asyncio.Event()
+    async with (
+        drawing_with(images, draw(1), [go, *ANSWER], json_heartbeat=0.5) as http,
+        http.stream("POST", "/v1/responses", json=DRAW) as answer,
+    ):
+        go.set()
+        await answer.aread()
+
+    assert answer.json()["status"] == "completed"
+    assert answer.content[:1].isspace()
+    assert "x-antiphon-cost" not in answer.headers, "its last round was not charged yet"
 
 
 async def test_response_whose_image_used_up_the_budget_fails_before_the_next_round(

@@ -205,6 +205,8 @@ class Answer:
                     await run.drain()
                     return json_response(self.document(), self.headers())
                 await answer.begin()
+                if not run.ended:  # later rounds can cost more
+                    admission.headers().pop("x-antiphon-cost", None)
                 answer.headers.update(self.headers())
                 return answer
             return client_disconnected()
