@@ -24,7 +24,7 @@ from typing import Any, Unpack
 import orjson
 
 from app.core.types import JSONMapping, JSONObject
-from app.errors import APIError
+from app.errors import APIError, NotFound
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, STOP_GRACE, SandboxEnded
 from app.tools.code_interpreter.containers import (
@@ -227,7 +227,8 @@ class _RemoteSandbox(AbstractAsyncContextManager["_RemoteSandbox"]):
         except (OSError, ValueError):
             raise SandboxEnded from None
         if error := answer.get("error"):
-            raise APIError(error_type=error.pop("type"), **error)
+            kind = NotFound if error["status"] == NotFound.status else APIError
+            raise kind(error_type=error.pop("type"), **error)
         return answer["result"]
 
 

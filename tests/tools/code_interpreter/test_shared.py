@@ -12,10 +12,11 @@ import pytest_asyncio
 
 from app.errors import APIError
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.containers import Container, SandboxChannel
+from app.tools.code_interpreter.containers import Container, FileCopies, SandboxChannel
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.shared import SharedContainers
 from app.tools.code_interpreter.skills import Skill
+from tests.support.file_databases import ObjectFiles
 from tests.tools.code_interpreter.conftest import limited
 
 Worker = Callable[[], SharedContainers]
@@ -115,6 +116,23 @@ async def test_files_are_read_and_written_from_every_worker(worker: Worker) -> N
         assert [file.filename for file in await other.changes(seen, sandbox)] == ["b.txt"]
     await other.delete_file(seen.owner, seen.id, added["id"])
     assert [file["path"] for file in await host.files("ada", made.id)] == ["/mnt/data/b.txt"]
+
+
+async def test_copies_of_an_ended_container_are_found_by_every_worker(worker: Worker, tmp_path: Path) -> None:
+    store = ObjectFiles(tmp_path / "files.db").open()
+    assert store.attachments
+    host, other = worker(), worker()
+    host.copies = other.copies = FileCopies(store.attachments, days=1, max_owner_bytes=None)
+    made = await host.create("ada")
+    async with host.use(made) as sandbox:
+        await logs(sandbox, "open('a.txt', 'w').write('a')")
+        await host.copy_files(made, sandbox, await host.changes(made, sandbox))
+    await host.delete("ada", made.id)
+    for containers in (host, other):
+        [file] = await containers.files("ada", made.id)
+        _, pieces = await containers.file("ada", made.id, str(file["id"]))
+        assert b"".join([piece async for piece in pieces]) == b"a"
+    await store.aclose()
 
 
 async def test_errors_are_those_of_the_host(worker: Worker) -> None:
