@@ -290,6 +290,15 @@ async def test_code_of_a_cancelled_response_is_stopped(server: InterpreterServer
         await server.client.containers.files.list(container.id)
 
 
+async def test_exit_code_of_code_that_ends_its_process_is_reported(server: InterpreterServer) -> None:
+    response = await server.respond(*(runs(f"import os; os._exit({code})") for code in (3, 4, 5)))
+    calls = [item for item in response.output if item.type == "code_interpreter_call"]
+    assert [call.outputs[0].logs for call in calls] == [
+        f"The Python process ended (exit code {code}). Its variables are lost. The files are kept."
+        for code in (3, 4, 5)
+    ]
+
+
 # The shell.
 
 

@@ -203,13 +203,12 @@ class _Supervisor:
         return answer
 
     def _kill(self) -> int | None:
-        """Kill all other processes; return the worker's exit code if already exited."""
-        code = self._worker.process.poll() if self._worker else None
-        signal_all(signal.SIGKILL)
+        """Kill all other processes; return the worker's exit code, or None if it ends slowly."""
+        signal_all(signal.SIGKILL)  # an exiting process keeps its own exit code
         deadline = time.monotonic() + _FREEZE_SECONDS
         while _running_threads() and time.monotonic() < deadline:  # large processes end slowly
             time.sleep(_POLL_INTERVAL)
-        return code
+        return self._worker.process.poll() if self._worker else None
 
     def _drop_worker(self) -> None:
         if self._worker:
