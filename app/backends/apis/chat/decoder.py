@@ -161,7 +161,7 @@ class ChunkReader:
             deltas.append(AnswerMetadata(_text(answer_id), _text(model), _text(service_tier)))
         choices: Any = chunk.get("choices") or []
         is_single = type(choices) is list and len(choices) == 1 and type(choices[0]) is dict
-        if choices and not (is_single and not choices[0].get("index")):  # nearly never
+        if choices and (not is_single or choices[0].get("index")):  # nearly never
             choices = self._choices(choices)
         beside = None
         self.may_fail = "error" in chunk or "x_groq" in chunk
