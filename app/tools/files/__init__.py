@@ -73,7 +73,7 @@ async def fetch_page(
         cursor = f"SELECT {{row}} FROM {table} WHERE {where} AND id = ${len(values) + 1}"
         rows = await tables.fetch(cursor, *values, row_id)
         if not rows:
-            raise unknown_cursor(name, row_id)
+            raise InvalidRequest(f"Invalid '{name}': object with id '{row_id}' not found in this list.", param=name)
         bounds.append(rows[0][0])
         conditions.append(f"{{row}} {'<' if below else '>'} ${len(bounds)}")
     # With `before` alone, the page contains the entries nearest to the cursor.
@@ -83,10 +83,6 @@ async def fetch_page(
     found = await tables.fetch(statement, *bounds, page.limit + 1)
     rows = found[: page.limit]
     return (rows[::-1] if backwards else rows), len(found) > page.limit
-
-
-def unknown_cursor(param: str, cursor: str) -> InvalidRequest:
-    return InvalidRequest(f"Invalid '{param}': object with id '{cursor}' not found in this list.", param=param)
 
 
 def list_page(data: list[Any], more: bool) -> dict[str, object]:
