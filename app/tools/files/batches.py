@@ -131,8 +131,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 """
 _ENDED = "('completed', 'failed', 'expired', 'cancelled')"
 _HELD = "id = $1 AND claim = $2"
-# A batch whose file must be read; which has expired or is cancelled, and has no running requests; or whose requests all
-# have results.
+# The next batch to read, to end (cancelled or expired, without running requests), or to complete (all requests have
+# results).
 _NEXT_BATCH = f"""
 {_BATCH} AS batches WHERE status NOT IN {_ENDED} AND claimed_until <= {{now}} AND (
     status IN ('validating', 'finalizing')
@@ -254,7 +254,7 @@ class Batches(Records):
         return bool(rows) and (yield from _move(_batch_of(rows[0]), None, "cancelling"))
 
     async def claim_batch(self, worker: str, lease: float) -> BatchJob | None:
-        """Claim a batch whose file must be read, or which must be ended."""
+        """Claim the next batch to read or to end."""
         if not await self._tables.fetch(_NEXT_BATCH.partition("FOR UPDATE")[0]):
             return None  # without a lock
         return await self._claim_batch(worker, lease)

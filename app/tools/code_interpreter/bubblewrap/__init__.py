@@ -76,7 +76,7 @@ class Bubblewrap:
         self._filters = {"seccomp": seccomp_filter(), "/run/sandbox/code.seccomp": code_filter()}
 
     def probe(self) -> None:
-        """Run an empty sandbox, with a control group if possible. Raises `ValueError` with what to install or allow."""
+        """Run an empty sandbox, with a control group if possible. Raises `ValueError` with the remedy."""
         self._groups = find_parent()
         try:
             self._run_empty()
