@@ -64,6 +64,22 @@ async def test_shortcuts_lead_to_the_search_the_help_and_a_new_conversation(stud
     await expect(page.get_by_label("Message", exact=True)).to_be_focused()
 
 
+async def test_closed_dialog_leaves_the_focus_to_a_key_before_its_event(studio: Studio) -> None:
+    page = studio.page
+    await studio.say("My name is Ada.")
+    await page.locator("#conversation").focus()
+    await page.keyboard.press("?")
+    await page.evaluate(
+        """() => {
+            document.querySelector("dialog[open]").close();
+            const key = { key: "O", ctrlKey: true, shiftKey: true, bubbles: true };
+            document.activeElement.dispatchEvent(new KeyboardEvent("keydown", key));
+        }"""
+    )
+    await expect(page.locator("dialog:not([id])")).to_have_count(0)
+    await expect(page.get_by_label("Message", exact=True)).to_be_focused()
+
+
 async def test_palette_finds_commands_and_conversations(studio: Studio) -> None:
     page = studio.page
     await studio.say("My name is Ada.")

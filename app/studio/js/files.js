@@ -1,7 +1,7 @@
 // Files and vector stores: upload, index, search, delete.
 
 import { getJson, send, upload } from "./lib/api.js";
-import { askForKey, confirmed } from "./lib/dialog.js";
+import { askForKey, confirmed, openModal } from "./lib/dialog.js";
 import { announce, button, byId, copyButton, h, icon } from "./lib/dom.js";
 import { bytes, card, dataTable } from "./lib/tables.js";
 import { count, many, plain, when } from "./lib/text.js";
@@ -323,8 +323,6 @@ export class Files {
       ),
     );
     dialog.addEventListener("close", async () => {
-      dialog.remove();
-      byId("store-new").focus({ preventScroll: true });
       if (dialog.returnValue !== "create") return;
       try {
         const store = await send("POST", "vector_stores", name.value.trim() ? { name: name.value.trim() } : {});
@@ -334,8 +332,7 @@ export class Files {
         announce(error.message);
       }
     });
-    document.body.append(dialog);
-    dialog.showModal();
+    openModal(dialog);
   }
 
   // Upload files one after the other, into the vector store that is shown, if one is.

@@ -1,7 +1,7 @@
 // Keys that an admin manages: create, limit, rotate, revoke, with their use.
 
 import { getJson, send } from "./lib/api.js";
-import { askForKey, confirmed } from "./lib/dialog.js";
+import { askForKey, confirmed, openModal } from "./lib/dialog.js";
 import { announce, button, byId, copyButton, h } from "./lib/dom.js";
 import { plot } from "./lib/plot.js";
 import { bar, card, dataTable, money, moneyTicks, short, tiles } from "./lib/tables.js";
@@ -372,7 +372,6 @@ function values(fields) {
 /** Show a dialog that stays open until `act` succeeds; resolves to its result, or to null if it is cancelled. */
 function dialog({ title, verb, body, fields = {} }, act) {
   return new Promise((resolve) => {
-    const before = /** @type {any} */ (document.activeElement);
     let result = null;
     const problem = h("p", { class: "problem", role: "alert" });
     const submit = h("button", { class: "primary" }, verb);
@@ -407,13 +406,8 @@ function dialog({ title, verb, body, fields = {} }, act) {
         submit.disabled = false;
       }
     });
-    made.addEventListener("close", () => {
-      made.remove();
-      if (before?.isConnected) before.focus({ preventScroll: true });
-      resolve(result);
-    });
-    document.body.append(made);
-    made.showModal();
+    made.addEventListener("close", () => resolve(result));
+    openModal(made);
   });
 }
 

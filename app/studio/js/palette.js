@@ -1,6 +1,7 @@
 // The command palette: one field for views, commands and conversations.
 
 import { getJson } from "./lib/api.js";
+import { openModal } from "./lib/dialog.js";
 import { h, icon } from "./lib/dom.js";
 import { cut, plain } from "./lib/text.js";
 
@@ -14,7 +15,6 @@ const MOST = 12; // displayed choices
  * @param {(id: string) => void} onopen called with the id of the chosen conversation
  */
 export function openPalette(commands, onopen) {
-  const before = /** @type {any} */ (document.activeElement);
   const field = h("input", {
     type: "search",
     role: "combobox",
@@ -91,11 +91,6 @@ export function openPalette(commands, onopen) {
     event.preventDefault();
   });
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
-  dialog.addEventListener("close", () => {
-    dialog.remove();
-    if (document.activeElement === document.body && before?.isConnected) before.focus({ preventScroll: true });
-  });
-  document.body.append(dialog);
-  dialog.showModal();
+  openModal(dialog);
   search();
 }

@@ -1,5 +1,6 @@
 // Global keyboard shortcuts and their help dialog.
 
+import { openModal } from "./lib/dialog.js";
 import { byId, h } from "./lib/dom.js";
 
 /** @type {[string[], string][]} keys and their descriptions */
@@ -46,7 +47,6 @@ function isWritten(element) {
 }
 
 export function showHelp() {
-  const before = /** @type {any} */ (document.activeElement);
   const dialog = h(
     "dialog",
     { "aria-labelledby": "shortcuts-title" },
@@ -69,10 +69,5 @@ export function showHelp() {
       h("div", { class: "buttons" }, h("button", { class: "primary", autofocus: true }, "Close")),
     ),
   );
-  dialog.addEventListener("close", () => {
-    dialog.remove();
-    if (before?.isConnected) before.focus({ preventScroll: true });
-  });
-  document.body.append(dialog);
-  dialog.showModal();
+  openModal(dialog);
 }

@@ -1,8 +1,18 @@
-// Questions to the user, each in a dialog.
+// Modal dialogs.
 
 import { key } from "./api.js";
 import { button, byId, h } from "./dom.js";
 import { plain } from "./text.js";
+
+/**
+ * Show a new modal dialog, and remove it once it is closed. Closing it also returns the focus; a handler of `close` would do
+ * so too late, because later keys can come first.
+ */
+export function openModal(dialog) {
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
 
 // Ask before something that cannot be undone. Resolves to true if the dialog's verb was chosen; Escape and Cancel are false.
 export function confirmed({ title, text, verb, danger = true }) {
@@ -32,7 +42,6 @@ export async function asked({ title, label, verb, value = "" }) {
 
 function ask(title, body, verb, kind, props = {}) {
   return new Promise((resolve) => {
-    const before = /** @type {any} */ (document.activeElement);
     const cancel = button("Cancel", () => dialog.close(""), { autofocus: kind === "danger" });
     const dialog = h(
       "dialog",
@@ -45,13 +54,8 @@ function ask(title, body, verb, kind, props = {}) {
         h("div", { class: "buttons" }, cancel, h("button", { value: "yes", class: kind }, verb)),
       ),
     );
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      if (before?.isConnected) before.focus({ preventScroll: true });
-      resolve(dialog.returnValue === "yes");
-    });
-    document.body.append(dialog);
-    dialog.showModal();
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"));
+    openModal(dialog);
   });
 }
 

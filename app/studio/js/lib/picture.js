@@ -1,5 +1,6 @@
 // Pictures in their natural proportions, with buttons to enlarge and download them.
 
+import { openModal } from "./dialog.js";
 import { button, h, icon } from "./dom.js";
 import { blobOf, saveBlob } from "./save.js";
 
@@ -29,7 +30,6 @@ export function pictureView(source, label) {
 }
 
 function zoom(source, label) {
-  const before = /** @type {any} */ (document.activeElement);
   const dialog = h(
     "dialog",
     { class: "zoom", "aria-label": label },
@@ -37,10 +37,5 @@ function zoom(source, label) {
     button(icon("x"), () => dialog.close(), { class: "only", "aria-label": "Close the picture" }),
   );
   dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
-  dialog.addEventListener("close", () => {
-    dialog.remove();
-    if (before?.isConnected) before.focus({ preventScroll: true });
-  });
-  document.body.append(dialog);
-  dialog.showModal();
+  openModal(dialog);
 }
