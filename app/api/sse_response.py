@@ -188,8 +188,10 @@ class EventStream(Response, Generic[T]):
     def _continue(self) -> None:
         self._begun = True
         self.paused = False
-        while self._waiting and not self.paused:
+        if self._waiting:
             self.send(self._waiting.popleft())
+        if self._waiting and not self.paused:
+            self._write_slowly(asyncio.sleep(0))  # other requests first
         if not self.paused:
             self._changed.set()
 

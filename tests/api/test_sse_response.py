@@ -213,6 +213,20 @@ async def test_large_items_are_sent_in_parts_and_in_order() -> None:
     assert client.written == [b"x", b"y", b"1", b"a", b"b", b"c", b"2", b"d", b"e", b"end"]
 
 
+async def test_parts_of_a_large_item_let_other_requests_run_between_them() -> None:
+    client, answer = ConnectedClient(), Answer(encode=letters)
+    serving = await answer.serve(client)
+    answer.items.put_nowait(b"abc")
+    answer.items.put_nowait(None)
+    most = 0
+    while not serving.done():
+        before = len(client.written)
+        await asyncio.sleep(0)
+        most = max(most, len(client.written) - before)
+    assert client.written == [b"a", b"b", b"c", b"end"]
+    assert most == 1
+
+
 async def test_large_item_waits_for_what_the_client_has_not_read() -> None:
     client, answer = Client(), Answer(encode=letters)
     serving = await answer.serve(client)
