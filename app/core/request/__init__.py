@@ -252,8 +252,9 @@ def warn_dropped_fields(
     Completions that are not.
     """
     request = state.request
-    if state.given <= _SENT and not state.extra and isinstance(request.input, str):
-        return  # most requests of applications
+    in_items = () if isinstance(request.input, str) else (*_dropped_item_fields(request.input or ()),)
+    if state.given <= _SENT and not state.extra and not in_items:
+        return  # most requests
     also_sent |= CACHE_FIELDS if state.cached else frozenset()
     forwarded = {*state.options.forward, *also_sent}
     also_sent |= request.preferences
@@ -269,10 +270,7 @@ def warn_dropped_fields(
     for name in unsent:
         if getattr(request, name, None) or state.extra.get(name) not in EMPTY_VALUES:
             dropped[name] = None
-    if isinstance(request.input, list):
-        dropped |= dict.fromkeys(
-            path for path in _dropped_item_fields(request.input) if path.rpartition(".")[2] not in also_sent
-        )
+    dropped |= dict.fromkeys(path for path in in_items if path.rpartition(".")[2] not in also_sent)
     for path in dropped:
         why = _WITHOUT_EFFECT.get(path)
         reason = f"was ignored: {why}" if why else "is not supported by this backend and was ignored"
