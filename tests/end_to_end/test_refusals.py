@@ -50,12 +50,23 @@ async def test_method_that_is_not_allowed_is_refused_with_those_that_are(path: s
     assert set(answer.headers["allow"].split(", ")) == methods
 
 
+async def refused_late(error: BackendError) -> str:
+    """The stream of a request that is refused once the stream is open."""
+    go = asyncio.Event()
+    body = {"model": "m", "input": "Hi", "stream": True}
+    async with (
+        served(Scripted([go, error]), open_after=0.05) as http,
+        http.stream("POST", "/v1/responses", json=body) as answer,
+    ):
+        go.set()
+        return (await answer.aread()).decode()
+
+
 async def test_late_refusal_has_retry_after() -> None:
     busy = BackendError(
         "Busy.", status=429, error_type="too_many_requests", code="rate_limit_exceeded", retry_after=2.5
     )
-    async with served(Scripted([0.3, busy]), open_after=0.05) as http:
-        text = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
+    text = await refused_late(busy)
     events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: {")]
     (error,) = (event for event in events if event["type"] == "error")
     assert error["error"]["headers"] == {"Retry-After": "3"}
@@ -63,8 +74,7 @@ async def test_late_refusal_has_retry_after() -> None:
 
 
 async def test_late_failure_without_retry_after_has_no_headers() -> None:
-    async with served(Scripted([0.3, BackendError("Broken.")]), open_after=0.05) as http:
-        text = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
+    text = await refused_late(BackendError("Broken."))
     (error,) = (json.loads(line[6:]) for line in text.splitlines() if line.startswith('data: {"type":"error"'))
     assert "headers" not in error["error"]
 
@@ -127,7 +137,7 @@ async def test_websocket_that_ends_by_a_bug_is_logged(
     monkeypatch.setattr("app.api.routes.websocket.WebSocketConnection._answer", broken)
     async with sockets.listening(Scripted(HELLO)) as url, sockets.dial(url) as socket:
         await sockets.send(socket)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await socket.wait_closed()
         assert socket.close_code == 1011
     assert [record for record in caplog.records if record.exc_info and record.exc_info[0] is ZeroDivisionError]

@@ -185,7 +185,7 @@ async def test_background_beginning_and_end_are_written_at_once(monkeypatch: pyt
         id = (await http.post("/responses", json=ASK)).json()["id"]
         await until(lambda: len(appended.times) == 2)  # it is queued, and it is in progress
         go.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             events = await events_of(http, id)
 
     laws.check(events)

@@ -198,7 +198,7 @@ async def test_hosted_calls_of_one_answer_run_side_by_side_and_are_one_message(l
     backend = Scripted(made(("lab__wait", {"n": 1}), ("lab__wait", {"n": 2}), ("lab__wait", {"n": 3})), hello())
     async with client(backend, tools={"parallel": 2}) as http:
         asking = asyncio.create_task(http.post("/responses", json=body()))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await lab.started.wait()
         lab.gate.set()
         await asking
@@ -362,7 +362,7 @@ async def test_max_output_tokens_counts_over_all_rounds(lab: ScriptedTool) -> No
 
 async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
-    async with client(backend, max_output_seconds=0.05) as http:
+    async with client(backend, max_output_seconds=0.5) as http:
         events = await events_of(http)
     laws.check(events)
     last = events[-1]["response"]
@@ -373,7 +373,7 @@ async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: S
 
 async def test_round_that_ends_at_max_output_seconds_is_in_the_usage(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 30)), [delta(content="Hel"), 60.0])
-    async with client(backend, max_output_seconds=0.2) as http:
+    async with client(backend, max_output_seconds=1) as http:
         response = (await http.post("/responses", json=body())).json()
     assert (response["incomplete_details"], types(response)) == (
         {"reason": "max_output_seconds"},
@@ -384,7 +384,7 @@ async def test_round_that_ends_at_max_output_seconds_is_in_the_usage(lab: Script
 
 async def test_hosted_tool_that_hangs_is_cancelled(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
-    async with client(backend, tools={"max_call_seconds": 0.05}) as http:
+    async with client(backend, tools={"max_call_seconds": 0.3}) as http:
         response = (await http.post("/responses", json=body())).json()
     assert (response["status"], response["output"][0]["status"]) == ("completed", "failed")
     assert lab.stopped == ["wait"]
@@ -401,13 +401,13 @@ async def test_answer_that_is_cut_off_runs_nothing(lab: ScriptedTool) -> None:
 async def test_client_that_disconnects_stops_the_tool(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
-        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
+        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(60):
             async with http.stream("POST", "/v1/responses", json=body(stream=True)) as answer:
                 async for line in answer.aiter_lines():
                     if "mcp_call_arguments.done" in line:
                         break
                 await lab.started.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while lab.opened:
                 await asyncio.sleep(0.01)
     assert (lab.stopped, len(backend.received)) == (["wait"], 1)
@@ -416,7 +416,7 @@ async def test_client_that_disconnects_stops_the_tool(lab: ScriptedTool) -> None
 async def test_background_response_that_is_cancelled_stops_the_tool(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
-        async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
+        async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(60):
             begun = (await http.post("/responses", json=body(background=True))).json()
             await lab.started.wait()
             cancelled = (await http.post(f"/responses/{begun['id']}/cancel")).json()
@@ -427,7 +427,7 @@ async def test_background_response_that_is_cancelled_stops_the_tool(lab: Scripte
 async def test_stream_in_the_middle_of_a_call_can_be_resumed(lab: ScriptedTool) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
-        async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
+        async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(60):
             begun = (await http.post("/responses", json=body(background=True))).json()
             await lab.started.wait()
             lab.gate.set()
@@ -471,7 +471,7 @@ async def test_response_with_store_false_has_its_tools_over_a_websocket(lab: Scr
 
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello(), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
-        async with connect(f"{url.replace('http', 'ws')}/v1/responses") as socket, asyncio.timeout(20):
+        async with connect(f"{url.replace('http', 'ws')}/v1/responses") as socket, asyncio.timeout(60):
             await socket.send(json.dumps({"type": "response.create", **body(store=False)}))
             events = []
             while not events or events[-1]["type"] != "response.completed":
@@ -508,7 +508,7 @@ async def test_tool_list_that_is_slow_opens_the_stream_and_is_waited_for(lab: Sc
     lab.listing = list_slowly
     backend = Scripted(hello())
     async with serving(create_app(settings(tools=TABLES, open_after=0), backend=backend)) as url:
-        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
+        async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(60):
             async with http.stream("POST", "/v1/responses", json=body(stream=True)) as answer:
                 events = []
                 async for line in answer.aiter_lines():
@@ -574,10 +574,10 @@ async def test_tool_table_that_is_invalid_is_named_at_start() -> None:
 async def test_hosted_call_of_a_dead_worker_is_never_run_again(lab: ScriptedTool, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     backend = Scripted(made(("lab__wait", {})), hello())
-    common = {"store_url": url, "background_lease": 0.3, "tools": TABLES}
+    common = {"store_url": url, "background_lease": 2, "tools": TABLES}
     dead = create_app(settings(**common), backend=backend)
     other = create_app(settings(**common), backend=backend)
-    async with serving(dead) as first, serving(other) as second, asyncio.timeout(30):
+    async with serving(dead) as first, serving(other) as second, asyncio.timeout(60):
         async with httpx.AsyncClient(base_url=f"{first}/v1") as http:
             begun = (await http.post("/responses", json=body(background=True))).json()
             await lab.started.wait()
@@ -612,9 +612,9 @@ async def test_hosted_tools_of_a_stopping_server_are_stopped(lab: ScriptedTool) 
 
     async with serving(create_app(settings(tools=TABLES, shutdown_grace=0), backend=backend)) as url:
         reading = asyncio.create_task(read(url))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await lab.started.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await reading
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     laws.check(events)

@@ -130,7 +130,7 @@ async def _play(
     events: list[Event] = []
     writer = SlowWriter()
     batches = writer.batches(partial(run.generate, open_after=0.0))
-    async with contextlib.aclosing(batches) as stream, asyncio.timeout(30):
+    async with contextlib.aclosing(batches) as stream, asyncio.timeout(60):
         try:
             while stop is None or len(events) <= stop:
                 batch = await _next(stream, lab)

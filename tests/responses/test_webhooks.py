@@ -192,18 +192,38 @@ async def test_webhook_for_a_removed_endpoint_is_deleted_after_the_last_attempt(
         await webhooks.aclose()
 
 
-async def test_webhook_server_that_stalls_does_not_hold_up_others(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.responses.background.webhooks.TIMEOUT", 0.2)
-    store, clock = MemoryStore(ttl=3600), Clock()
-    receiver.say(HANG)
+async def test_webhook_server_that_stalls_does_not_hold_up_others(receiver: Receiver) -> None:
+    store, clock, go = MemoryStore(ttl=3600), Clock(), asyncio.Event()
+    receiver.say(go, ACCEPTED)
     webhooks = sender(store, receiver, clock)
     for number in range(2):
         await webhooks.announce({**RESPONSE, "id": f"resp_{number}"})
-    await settled(webhooks)
+    sending = asyncio.create_task(settled(webhooks))
+    async with asyncio.timeout(60):
+        while len(await store.all(PARTITION)) == 2:
+            await asyncio.sleep(0.01)
     assert len(receiver.requests) == 2
+    assert not sending.done()
+    go.set()
+    await sending
+    assert await store.all(PARTITION) == {}
+    await webhooks.aclose()
+
+
+async def test_webhook_that_is_not_answered_in_time_is_sent_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, clock = MemoryStore(ttl=3600), Clock()
+    webhooks = sender(store, receiver, clock)
+    await webhooks.announce(RESPONSE)
+    receiver.say(HANG)
+    with monkeypatch.context() as patched:
+        patched.setattr("app.responses.background.webhooks.TIMEOUT", 0.2)
+        await settled(webhooks)
     assert len(await store.all(PARTITION)) == 1
+    clock.now += 10
+    await settled(webhooks)
+    assert await store.all(PARTITION) == {}
     await webhooks.aclose()
 
 

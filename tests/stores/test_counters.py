@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import cast
 
@@ -22,8 +23,8 @@ REQUEST = TokenCharge("requests", 2, amount=1, needs=1)
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late Redis counts as unavailable; not in these tests, for busy machines."""
-    monkeypatch.setattr(redis, "FAST_TIMEOUT", 2.0)
-    monkeypatch.setattr(postgres, "FAST", 2.0)
+    monkeypatch.setattr(redis, "FAST_TIMEOUT", 60.0)
+    monkeypatch.setattr(postgres, "FAST", 60.0)
 
 
 def redis_counts(url: str) -> Counters:
@@ -172,10 +173,14 @@ async def test_redis_frees_the_slots_of_a_dead_process(redis_server: RedisServer
 
 
 @pytest.mark.parametrize("trouble", [RedisServer.stop, RedisServer.pause])
-async def test_redis_that_is_unavailable_is_reported(trouble: Callable[[RedisServer], None]) -> None:
+async def test_redis_that_is_unavailable_is_reported(
+    trouble: Callable[[RedisServer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis, "FAST_TIMEOUT", 0.5)
     with RedisServer() as server:
         counters = redis_counts(server.url)
-        await counters.consume("a", [REQUEST])
+        with contextlib.suppress(StoreUnavailable):  # a busy machine
+            await counters.consume("a", [REQUEST])
         trouble(server)
         questions = (counters.consume("a", [REQUEST]), counters.acquire("r", "g", 1), counters.renew([("r", "g")]))
         results = await asyncio.gather(*questions, return_exceptions=True)

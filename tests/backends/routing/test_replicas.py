@@ -288,7 +288,7 @@ async def test_waiting_requests_get_the_server_whose_pause_ends_once_one_is_answ
             "max_concurrency": 2,
             "max_failures": 1,
             "check_interval": 0,
-            "recovery": 0.05,
+            "recovery": 0.5,
         }
     ).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
@@ -296,12 +296,12 @@ async def test_waiting_requests_get_the_server_whose_pause_ends_once_one_is_answ
         async with leased(pool):
             raise BackendError("Down.")
     (paused,) = (replica for replica in pool.replicas if replica.circuit.open)
-    async with asyncio.timeout(10), leased(pool) as one, leased(pool) as two:
+    async with asyncio.timeout(60), leased(pool) as one, leased(pool) as two:
         assert paused not in (one, two)
         first, second = asyncio.create_task(acquire(pool)), asyncio.create_task(acquire(pool))
         trial = await first
         assert trial.replica is paused
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         assert not second.done()
         pool.answered(trial)
         later = await second

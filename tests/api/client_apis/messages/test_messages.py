@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -410,11 +411,17 @@ async def test_tokens_are_counted(up: Upstream, fields: Any) -> None:
 
 
 async def test_silence_is_filled_with_pings(up: Upstream) -> None:
-    up.say(sse(chunk("Hel"), 0.2, chunk("lo"), finish(), DONE))
-    async with client_of(up, heartbeat=0.05) as client:
-        answer = await client.post(PATH, json={**HI, "stream": True})
-    assert answer.content.count(b"event: ping\n") > 1
-    assert accumulated(answer.content)["content"][0]["text"] == "Hello"
+    go, body = asyncio.Event(), b""
+    up.say(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
+    async with (
+        client_of(up, heartbeat=0.05) as client,
+        client.stream("POST", PATH, json={**HI, "stream": True}) as answer,
+    ):
+        async for piece in answer.aiter_raw():
+            body += piece
+            if body.count(b"event: ping\n") > 1:
+                go.set()
+    assert accumulated(body)["content"][0]["text"] == "Hello"
 
 
 def test_pings_are_json() -> None:
