@@ -15,10 +15,15 @@ import apsw
 import certifi
 import pytest
 from _pytest.runner import runtestprotocol
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 
+from app.api import accounting
+from app.api.keys import managed_keys
+from app.backends.server import local_servers
 from app.observability import log_context
 from app.runtime.process import tune_gc
+from app.stores import postgres, redis
 
 # The garbage collector would repeatedly traverse all imported objects, for a third of the time.
 gc.disable()
@@ -51,7 +56,13 @@ ssl.create_default_context = _create_context_once
 # Connections of tests wait for the server's transactions. The server sets its own timeout.
 apsw.connection_hooks.append(lambda db: db.set_busy_timeout(10_000))
 
-# Slowness is not a failure. If `CI` is set, hypothesis tries the same examples in each run.
+# Slowness is not a failure. Tests of these timeouts set their own.
+accounting.BUDGET_TIMEOUT = managed_keys.FIRST_READ_TIMEOUT = local_servers._TIMEOUT = 60.0
+redis.FAST_TIMEOUT = postgres.FAST = 60.0
+for name in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, name, 60.0)
+
+# If `CI` is set, hypothesis tries the same examples in each run.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 

@@ -45,12 +45,6 @@ TABLES = {name: {"hash": hash_of(name)} for name in ("alice", "bob")}
 ADMIN = {"boss": {"hash": hash_of("boss"), "admin": True, "models": []}}
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with much else to do a store may be late."""
-    monkeypatch.setattr("app.api.accounting.BUDGET_TIMEOUT", 60.0)
-
-
 def with_budget(**amounts: Any) -> dict[str, Any]:
     return {"alice": {"hash": hash_of("alice"), "budget": amounts}}
 

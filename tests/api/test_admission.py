@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from app.core.access import hash_of
 from app.main import create_app
@@ -118,10 +117,7 @@ def paths_of(walked: set[tuple[str, str]]) -> set[str]:
     return {path for _, path in walked}
 
 
-async def test_route_is_refused_beyond_a_limit_or_exempt_with_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.api.accounting.BUDGET_TIMEOUT", 60.0)
+async def test_route_is_refused_beyond_a_limit_or_exempt_with_a_reason(tmp_path: Path) -> None:
     keys = {"alice": {"hash": hash_of("alice"), "budget": {"tokens_per_month": 1}, "admin": True}}
     async with client(tmp_path, keys=keys) as (http, walked):
         http.headers["authorization"] = "Bearer alice"

@@ -23,12 +23,6 @@ KEY = {"authorization": "Bearer alice"}
 DEMO = {"model": "m", "input": "Hi", "tools": [{"type": "mcp", "server_label": "demo"}]}
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with much else to do a store may be late."""
-    monkeypatch.setattr("app.api.accounting.BUDGET_TIMEOUT", 60.0)
-
-
 def round_of_calls(number: int) -> list[bytes]:
     function = {"name": "demo__add", "arguments": json.dumps({"a": number, "b": 1})}
     call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}

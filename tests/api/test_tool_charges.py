@@ -27,12 +27,6 @@ DRAW = {"model": "m", "input": "Draw.", "tools": [{"type": "image_generation"}]}
 ANSWER = [delta(content="Here."), finish("stop") | USED]
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with much else to do a store may be late."""
-    monkeypatch.setattr("app.api.accounting.BUDGET_TIMEOUT", 60.0)
-
-
 @pytest.fixture
 async def images() -> AsyncIterator[ImagesServer]:
     server = ImagesServer()

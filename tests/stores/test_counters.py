@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import Counters, TokenCharge, postgres, redis
+from app.stores import Counters, TokenCharge, redis
 from app.stores.memory import MemoryCounters
 from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore
@@ -18,13 +18,6 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer, join
 
 REQUEST = TokenCharge("requests", 2, amount=1, needs=1)
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late Redis counts as unavailable; not in these tests, for busy machines."""
-    monkeypatch.setattr(redis, "FAST_TIMEOUT", 60.0)
-    monkeypatch.setattr(postgres, "FAST", 60.0)
 
 
 def redis_counts(url: str) -> Counters:
