@@ -267,13 +267,13 @@ async def test_code_interpreter_declaration_that_is_invalid_names_the_field(
 
 
 async def test_code_that_takes_too_long_is_stopped(bubblewrap: Bubblewrap) -> None:
-    tools = {"code_interpreter": {"provider": "bubblewrap", "call_seconds": 0.5}}
+    tools = {"code_interpreter": {"provider": "bubblewrap", "call_seconds": 3}}
     backend = Scripted(runs("open('a', 'w').close()\nwhile True: pass"), runs("import os; os.listdir()"), says("Done."))
     async with antiphon(backend, tools=tools) as url, openai_client(url) as client:
         response = await client.responses.create(model="m", input="Go.", tools=[AUTO], include=[OUTPUTS])  # type: ignore[list-item]
     first, second, _ = response.output
     assert first.status == "failed"
-    assert "stopped after 0.5 seconds" in logs(first)
+    assert "stopped after 3 seconds" in logs(first)
     assert logs(second) == "['a']\n"
 
 
@@ -338,7 +338,7 @@ async def test_shell_and_code_share_a_container_with_later_turns(server: Interpr
 
 
 async def test_shell_command_has_a_timeout_of_its_own(server: InterpreterServer) -> None:
-    response = await server.respond(commands("echo begun; sleep 60", timeout_ms=300), tools=[SHELL])
+    response = await server.respond(commands("echo begun; sleep 60", timeout_ms=2000), tools=[SHELL])
     (entry,) = response.output[1].output
     assert (entry.stdout, entry.outcome.type) == ("begun\n", "timeout")
 

@@ -101,7 +101,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def options(database: FileDatabase, model: Upstream, **more: Any) -> dict[str, Any]:
     tools = {"file_search": database.settings}
-    return {"backend_url": model.url, "tools": tools, "background_lease": 1.0, **more}
+    return {"backend_url": model.url, "tools": tools, "background_lease": 4.0, **more}
 
 
 def line(custom_id: str, body: Mapping[str, Any], url: str = "/v1/responses") -> dict[str, Any]:

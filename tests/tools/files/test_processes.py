@@ -32,7 +32,7 @@ async def test_process_that_is_killed_while_it_reads_loses_no_file(database: Fil
     }
     async with EmbeddingServer() as backend:
         backend.hangs = True
-        settings = {"backend_url": backend.url, "tools": tools(database, lease=0.5, embeddings={"model": "toy"})}
+        settings = {"backend_url": backend.url, "tools": tools(database, lease=2, embeddings={"model": "toy"})}
         with server(**settings) as served:
             async with openai_client(served.url) as client:
                 store = await client.vector_stores.create()

@@ -137,7 +137,7 @@ async def test_session_closed_by_another_task_during_a_call_ends_it(lab: MCPLab,
 
 
 async def test_call_that_takes_too_long_fails(lab: MCPLab) -> None:
-    async with connected(address_of(lab.url, timeout=0.2)) as connection:
+    async with connected(address_of(lab.url, timeout=1)) as connection:
         with pytest.raises(MCPFailure, match="in time") as failure:
             await connection.call_tool("sleep", {})
         assert failure.value.error == {
