@@ -95,8 +95,8 @@ async def test_nginx_of_the_guide_keeps_a_live_replica_during_a_rolling_restart(
     errors = (tmp_path / "error.log").read_text()
     assert "connect() failed (111: Connection refused)" in errors, "nginx met a replica that was down"
     assert "no live upstreams" not in errors
-    # A replica can close a connection while a request is on its way, which nginx does not repeat.
+    # A replica can close a connection while a request is on its way. nginx repeats it only if it is a GET.
     lost = len(re.findall(r"Connection reset by peer|prematurely closed connection", errors))
-    assert statuses.count("502") == len(figures.wrong) == lost <= AT_ONCE
+    assert statuses.count("502") == len(figures.wrong) <= min(lost, AT_ONCE)
     assert set(statuses) <= {"200", "502"}
     assert figures.conversations >= CONVERSATIONS
