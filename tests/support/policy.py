@@ -48,9 +48,9 @@ class PolicyServer(Upstream):
         return [request.json for request in self.requests]
 
     def table(self, *directions: str, **fields: Any) -> dict[str, Any]:
-        """The table `[hooks]` for these directions, both by default."""
+        """The table `[hooks]` for these directions, both by default; a slow decision is not a failure."""
         named = directions or ("input", "output")
-        return {**{f"{direction}_url": f"{self.base}/{direction}" for direction in named}, **fields}
+        return {**{f"{direction}_url": f"{self.base}/{direction}" for direction in named}, "timeout": 60, **fields}
 
     def answer_to(self, request: Received) -> list[Step]:
         self.requests.append(request)
