@@ -137,4 +137,4 @@ _SHOULD = re.compile("(?:Input|String|List|Dictionary|Tuple|Set|Value|Data|Numbe
 def as_rule(message: str) -> str:
     """Convert a pydantic message into a rule with "must": `must be a valid string`."""
     rule = message.removeprefix("Value error, ").partition(", unable to parse")[0].partition(" or instance of ")[0]
-    return _SHOULD.sub("must ", rule, count=1)
+    return _SHOULD.sub("must ", rule, count=1).replace("be a valid dictionary", "be an object")

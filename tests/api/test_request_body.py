@@ -121,7 +121,7 @@ async def test_compressed_body_with_too_large_a_window_is_refused(window: int, s
 
 
 @pytest.mark.parametrize("field", ["reasoning", "text", "stream_options"])
-async def test_error_for_a_field_that_must_be_an_object_names_no_class(field: str) -> None:
+async def test_error_for_a_field_that_must_be_an_object_says_so(field: str) -> None:
     answer, _ = await posted(b'{"model": "m", "input": "Hi.", "%b": 5}' % field.encode())
     assert answer.status_code == 400
-    assert answer.json()["error"]["message"] == f"Invalid '{field}': must be a valid dictionary."
+    assert answer.json()["error"]["message"] == f"Invalid '{field}': must be an object."
