@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio import to_process
@@ -27,68 +27,25 @@ class IsolatedCallFailed(Exception):
     """The call did not return: it `takes too long to read`, or its process died, most likely at the memory limit."""
 
 
-class FairSemaphore:
-    """Serves waiting owners in turn; a single owner never holds all of several slots."""
-
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
-        self._held: Counter[str] = Counter()  # by owner
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner, next in turn first
-
-    @asynccontextmanager
-    async def slot(self, owner: str) -> AsyncIterator[None]:
-        await self._acquire(owner)
-        try:
-            yield
-        finally:
-            self._release(owner)
-
-    def _has_slot_for(self, owner: str) -> bool:
-        return self._held.total() < self._slots and self._held[owner] < max(1, self._slots - 1)
-
-    async def _acquire(self, owner: str) -> None:
-        if owner not in self._waiting and self._has_slot_for(owner):
-            self._held[owner] += 1
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(future)
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.cancelled():
-                self._give()  # also removes the future
-            else:
-                self._release(owner)
-            raise
-
-    def _release(self, owner: str) -> None:
-        self._held[owner] -= 1
-        if not self._held[owner]:
-            del self._held[owner]
-        self._give()
-
-    def _give(self) -> None:
-        """Grant free slots; an owner with a new slot moves to the end."""
-        for owner in [*self._waiting]:
-            futures = self._waiting[owner]
-            while futures and futures[0].done():  # cancelled
-                futures.popleft()
-            if futures and self._has_slot_for(owner):
-                self._held[owner] += 1
-                futures.popleft().set_result(None)
-                self._waiting[owner] = self._waiting.pop(owner)
-            if not futures:
-                del self._waiting[owner]
-
-
 class IsolatedCalls:
-    """Calls functions in at most `slots` worker processes at once, fairly between owners."""
+    """
+    Calls functions in at most `slots` worker processes at once, first come, first served.
+
+    At most `max(1, slots - 1)` calls per owner hold or await a slot. An owner's further calls do not delay others.
+    """
 
     def __init__(self, slots: int, *, seconds: float, memory: int) -> None:
         """`seconds` is the time limit per call, without the start of a process; `memory` the address space in bytes."""
-        self._slots, self._seconds, self._memory = slots, seconds, memory
-        self._turns = FairSemaphore(slots)
-        self._limiter: anyio.CapacityLimiter | None = None  # anyio's default limit is the number of CPUs
+        self._seconds, self._memory = seconds, memory
+        self._slots = asyncio.Semaphore(slots)
+        self._slots_per_owner = max(1, slots - 1)
+        self._owners: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def slot(self, owner: str) -> AsyncIterator[None]:
+        slots_of_owner = self._owners.setdefault(owner, asyncio.Semaphore(self._slots_per_owner))
+        async with slots_of_owner, self._slots:
+            yield
 
     async def run(self, owner: str, function: Callable[..., T], *args: object) -> T:
         """
@@ -96,11 +53,11 @@ class IsolatedCalls:
 
         Raises `IsolatedCallFailed`, and the function's exceptions. Cancellation kills the call.
         """
-        async with self._turns.slot(owner):
-            self._limiter = self._limiter or anyio.CapacityLimiter(self._slots)
+        async with self.slot(owner):
+            limiter = anyio.CapacityLimiter(1)  # anyio's default limit is the number of CPUs
             try:
                 with anyio.CancelScope(shield=True):  # anyio leaves a process that is cancelled while it starts
-                    await to_process.run_sync(os.getpid, limiter=self._limiter)
+                    await to_process.run_sync(os.getpid, limiter=limiter)
                 with anyio.fail_after(self._seconds):
                     return await to_process.run_sync(
                         _run_limited,
@@ -109,7 +66,7 @@ class IsolatedCalls:
                         function,
                         *args,
                         cancellable=True,
-                        limiter=self._limiter,
+                        limiter=limiter,
                     )
             except TimeoutError:
                 raise IsolatedCallFailed("takes too long to read") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runtime.worker_processes import FairSemaphore, IsolatedCallFailed, IsolatedCalls
+from app.runtime.worker_processes import IsolatedCallFailed, IsolatedCalls
 
 GIB = 1024**3
 
@@ -92,8 +92,8 @@ async def test_call_whose_process_dies_is_reported() -> None:
 class Calls:
     """Calls that hold a slot until ended; `began` lists the calls with a slot, in order."""
 
-    def __init__(self, turns: FairSemaphore) -> None:
-        self._turns = turns
+    def __init__(self, slots: int) -> None:
+        self._calls = isolated(slots)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
         self.began: list[str] = []
@@ -106,7 +106,7 @@ class Calls:
         await settled()
 
     async def _call(self, name: str) -> None:
-        async with self._turns.slot(name[0]):
+        async with self._calls.slot(name[0]):
             self.began.append(name)
             await self._ends[name].wait()
 
@@ -123,25 +123,25 @@ async def settled() -> None:
 
 
 async def test_one_owner_leaves_a_slot_to_others() -> None:
-    calls = Calls(FairSemaphore(3))
+    calls = Calls(3)
     await calls.begin("a1", "a2", "a3", "b1", "b2")
     assert calls.began == ["a1", "a2", "b1"]
     calls.end("a1")
     await settled()
-    assert calls.began == ["a1", "a2", "b1", "a3"]
+    assert calls.began == ["a1", "a2", "b1", "b2"]
 
 
 async def test_owners_take_turns() -> None:
-    calls = Calls(FairSemaphore(1))
+    calls = Calls(1)
     await calls.begin("a1", "a2", "a3", "a4", "b1", "b2", "c1")
     for _ in range(7):
         calls.end(calls.began[-1])
         await settled()
-    assert calls.began == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+    assert calls.began == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
 
 
 async def test_slot_of_a_cancelled_call_goes_to_the_next() -> None:
-    calls = Calls(FairSemaphore(1))
+    calls = Calls(1)
     await calls.begin("a1", "a2", "b1")
     calls.cancel("a2")
     await settled()
@@ -152,7 +152,7 @@ async def test_slot_of_a_cancelled_call_goes_to_the_next() -> None:
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
 async def test_slot_given_to_a_call_that_is_cancelled_is_free_again(cancelled_first: bool) -> None:
-    calls = Calls(FairSemaphore(1))
+    calls = Calls(1)
     await calls.begin("a1", "b1")
     if cancelled_first:
         calls.cancel("b1")
