@@ -14,13 +14,11 @@ from typing import Annotated, Any, Literal, NotRequired, get_args
 from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     GetPydanticSchema,
     StringConstraints,
     with_config,
 )
 from pydantic.functional_validators import BeforeValidator
-from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
 from pydantic_core.core_schema import no_info_after_validator_function, tagged_union_schema
 from typing_extensions import TypedDict
@@ -28,29 +26,25 @@ from typing_extensions import TypedDict
 _MB = 1024 * 1024
 
 
-@dataclass(frozen=True)
-class _MaxLength:
+def _max_length(length: int) -> GetPydanticSchema:
     """
-    Maximum string length, in characters.
+    Limit a string to `length` characters.
 
     Pydantic's constraint encodes non-ASCII strings, and Python caches the encoding in the string.
     """
 
-    length: int
-
-    def __get_pydantic_core_schema__(self, source: type[str], handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._checked, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {**handler(schema), "maxLength": self.length}
-
-    def _checked(self, text: str) -> str:
-        if len(text) > self.length:
-            raise PydanticKnownError("string_too_long", {"max_length": self.length})
+    def checked(text: str) -> str:
+        if len(text) > length:
+            raise PydanticKnownError("string_too_long", {"max_length": length})
         return text
 
+    return GetPydanticSchema(
+        lambda source, handler: no_info_after_validator_function(checked, handler(source)),
+        lambda schema, handler: {**handler(schema), "maxLength": length},
+    )
 
-Text = Annotated[str, _MaxLength(10 * _MB)]
+
+Text = Annotated[str, _max_length(10 * _MB)]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -141,7 +135,7 @@ _TextPart = record("TextPart", type=str, text=Text)
 _ImagePart = record(
     "ImagePart",
     type=str,
-    image_url=Annotated[str, _MaxLength(20 * _MB)] | None,
+    image_url=Annotated[str, _max_length(20 * _MB)] | None,
     file_id=str | None,
     detail=Literal["low", "high", "auto", "original"] | None,
 )
@@ -149,7 +143,7 @@ _FilePart = record(
     "FilePart",
     type=str,
     filename=str | None,
-    file_data=Annotated[str, _MaxLength(32 * _MB)] | None,
+    file_data=Annotated[str, _max_length(32 * _MB)] | None,
     file_url=str | None,
     file_id=str | None,
 )
