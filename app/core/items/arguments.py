@@ -37,21 +37,15 @@ class ObjectReader:
     _INSIDE = re.compile(r'["\\]')
 
     def __init__(self) -> None:
-        self._closed = False
+        self.closed = False  # the arguments are complete; later text does not belong to them
         self._started = False
         self._depth = 0
         self._string = False
         self._skip = 0  # characters to skip in the next piece, after a backslash
-        self._quoted: list[str] | None = None
-        self._value: object = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether the arguments are complete; later text does not belong to them."""
-        return self._closed
+        self._quoted: list[str] | None = None  # pieces of a string
 
     def feed(self, piece: str) -> str:
-        if self._closed:
+        if self.closed:
             return ""
         if self._quoted is None and not self._started and piece.lstrip()[:1] == '"':
             self._quoted = []
@@ -59,7 +53,6 @@ class ObjectReader:
             self._depth = _NEVER
         if self._quoted is not None:
             self._quoted.append(piece)
-            self._value = None
             return ""
         if rest := self._follow(piece).lstrip():
             return piece.removesuffix(rest)  # template tokens, an extra brace, a repetition
@@ -67,10 +60,10 @@ class ObjectReader:
 
     def end(self) -> str:
         if self._quoted is not None:
-            text, value = self.held(), self._unquoted()
-            if isinstance(value, str) and isinstance(_value_of(value), dict):
-                text, self._closed = value, True
-            self._quoted, self._value = [], None
+            text = self.held()
+            if isinstance(inner := _value_of(text), str) and isinstance(_value_of(inner), dict):
+                text, self.closed = inner, True
+            self._quoted = []
             return text
         text = "" if self._started else "{}"
         self._started = True
@@ -80,19 +73,11 @@ class ObjectReader:
         """Text that was not emitted, from truncated arguments."""
         return "".join(self._quoted or ())
 
-    def _unquoted(self) -> object:
-        if self._value is None:
-            self._value = _value_of(self.held())
-        return self._value
-
     def cut(self, emitted: Sequence[str], *, broken: bool) -> bool:
-        """`broken`: whether the answer broke off after `emitted`."""
-        # Invalid JSON means truncation; without arguments, `broken` decides.
-        if self._started and not self._closed and self._depth < _NEVER:
+        """Whether the arguments are truncated; `broken`: the answer broke off after `emitted`."""
+        if self._started and not self.closed and self._depth < _NEVER:
             return True
-        if self._quoted is not None:
-            return self._unquoted() is _INVALID
-        written = "".join(emitted)
+        written = self.held() or "".join(emitted)
         return _value_of(written) is _INVALID if written.strip() else broken
 
     def _follow(self, piece: str) -> str:
@@ -107,7 +92,7 @@ class ObjectReader:
             ends = not in_string and piece.rstrip().endswith(("}", "]"))
             if min(depths[:-1] if ends else depths, default=1) > 0:  # it does not close earlier
                 self._depth = depths[-1] if depths else self._depth
-                self._closed = self._depth == 0
+                self.closed = self._depth == 0
                 self._string = in_string
                 self._skip = in_string and (len(piece) - max(at, len(piece.rstrip("\\")))) % 2
                 return ""
@@ -123,7 +108,7 @@ class ObjectReader:
             else:
                 self._depth -= 1
                 if self._depth == 0:
-                    self._closed = True
+                    self.closed = True
                     return piece[at:]
         self._skip = max(0, at - len(piece))
         return ""
