@@ -22,9 +22,6 @@ from app.core.types import frozen
 from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
 from app.errors import InvalidRequest, Warnings, quote
 
-# With a prefix, because unknown extension items are ignored.
-_UPDATE = "openai:configuration_update"
-
 
 @frozen
 class Configuration:
@@ -35,7 +32,7 @@ class Configuration:
 
     def updated(self, items: Iterable[Item]) -> Configuration:
         effort, text_format = self.effort, self.text_format
-        updates = [item for item in items if item["type"] == _UPDATE]
+        updates = [item for item in items if item["type"] == "configuration_update"]
         for item in updates:
             effort = (item.get("reasoning") or {}).get("effort") or effort
             text = item.get("text")
@@ -75,34 +72,37 @@ class Past:
         return Past().extended(turns)
 
     def extended(self, turns: Iterable[Turn]) -> Past:
-        response_ids, items, upstream = [*self.response_ids], [*self.items], {**self.upstream}
+        response_ids, upstream, images = [*self.response_ids], {**self.upstream}, {**self.images}
         model, has_unstored = self.model, self.has_unstored
-        warnings, images = Warnings(), {**self.images}
-        added: list[Item] = []
+        new: list[Item] = []
         for turn in turns:
-            new = turn.items
             response_ids.append(turn.response["id"])
-            items += new
-            added += rewrite_items(new, warnings)
+            new += turn.items
             upstream |= turn.upstream
             images |= image_references(turn)
             model = turn.response.get("model", model)
             has_unstored = has_unstored or turn.response.get("store") is False
-        configuration = self.configuration.updated(added)
-        before = self
-        if has_compaction(added):
-            before, added = Past(), without_compacted(rewrite_items(items, Warnings()))
+        warnings = Warnings(dict.fromkeys(self.warnings))
+        sent, _ = self.sent_with(new, warnings)
         return Past(
             response_ids=response_ids,
-            items=items,
-            sent=[*before.sent, *added],
+            items=[*self.items, *new],
+            sent=sent,
             upstream=upstream,
             model=model,
             has_unstored=has_unstored,
-            configuration=configuration,
-            warnings=[*self.warnings, *warnings],
+            configuration=self.configuration.updated(new),
+            warnings=[*warnings],
             images=images,
         )
+
+    def sent_with(self, new: Sequence[Item], warnings: Warnings) -> tuple[list[Item], int]:
+        """`sent`, continued by `new`, and the number of its last items made from `new`."""
+        added = rewrite_items(new, warnings)
+        if has_compaction(added):
+            sent = without_compacted(rewrite_items([*self.items, *new], warnings))
+            return sent, len(sent)
+        return [*self.sent, *added], len(added)
 
     def items_by_id(self) -> dict[str, Item]:
         """The first version, if a client repeats an item."""
@@ -143,7 +143,6 @@ _REWRITES: dict[str, Callable[[Item, Warnings], Item]] = {
     "agent_message": _from_agent,
     "function_call_output": _from_tool,
     "custom_tool_call_output": _from_tool,
-    "configuration_update": lambda item, warnings: {**item, "type": _UPDATE},
 }
 
 
@@ -213,26 +212,21 @@ def join(past: Past, new: list[Item], new_input: NewInput, key: str) -> RequestC
         if not past.items and not new:
             raise InvalidRequest("Nothing to compact. Send `input`, or continue a response.", param="input")
     warnings = new_input.warnings
-    for warning in past.warnings:
-        warnings.add(warning)
-    added = rewrite_items(new, warnings)
-    items = [*past.sent, *added]
-    configuration = past.configuration.updated(added)
-    if has_compaction(added):
-        items = added = without_compacted(rewrite_items([*past.items, *new], warnings))
+    warnings.update(dict.fromkeys(past.warnings))
+    items, added = past.sent_with(new, warnings)
     return RequestContext(
         key=key,
         model=past.model,
         items=items,
         new=new,
-        added=len(added),
+        added=added,
         upstream=new_input.upstream | new_input.decrypted if new_input.decrypted else new_input.upstream,
         decrypted=new_input.decrypted,
         compacts=compacts,
         warnings=warnings,
         approved=new_input.approved,
         denied=new_input.denied,
-        configuration=configuration,
+        configuration=past.configuration.updated(new),
         images=past.images,
     )
 

@@ -392,7 +392,8 @@ class ConversationReader:
         return param_in_item(self.input_index(position), field)
 
 
-_SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
+# `Configuration` applies the updates.
+_SILENT = {row.type for row in ITEM_TYPES.values() if row.silent} | {"configuration_update"}
 
 # Item types with a method of the same name. `ITEM_TYPES` converts all others to these.
 _ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference"})

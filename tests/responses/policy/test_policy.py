@@ -83,6 +83,13 @@ async def test_input_is_sent_to_the_service_without_secrets_before_the_model_see
         assert len(backend.received) == 1
 
 
+async def test_configuration_update_is_sent_to_the_service_with_its_own_type() -> None:
+    update = {"type": "configuration_update", "reasoning": {"effort": "high"}}
+    async with policy_server() as policy, served(Scripted(HELLO), policy.table("input")) as http:
+        await ask(http, [update, message("Hi")])
+    assert [item["type"] for item in policy.received[0]["items"]] == ["configuration_update", "message"]
+
+
 async def test_input_that_is_refused_reaches_no_model_and_no_store() -> None:
     backend = Scripted(HELLO)
     async with policy_server(refuses("bomb")) as policy, served(backend, policy.table()) as http:
