@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from app.core.items.readings import NOTES
 from app.core.types import JSONMapping, JSONObject
 
-Annotation: TypeAlias = JSONMapping
+Annotation: TypeAlias = JSONMapping  # without a position
 
 # The start of a mark or link, or a space at the end of a piece, in pieces joined with NULs.
 _MAY_CITE = re.compile(r"[\[【]| \0")
@@ -98,13 +98,11 @@ class CitationMarks:
     """
     Replaces citation marks with annotations in text that arrives in pieces.
 
-    `sources` maps numbers to annotations without a position.
-
     Spaces before a mark are removed with it, unless a word follows. An annotation is returned only once per position.
     """
 
-    def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
-        self._sources = dict(sources or {})
+    def __init__(self) -> None:
+        self._sources: dict[str, Annotation] = {}  # by number
         self._held = ""  # a possible start of a mark, and spaces before it
         self._spaces = ""  # before a mark
         self._here: list[Annotation] = []  # annotations since the last text
@@ -188,15 +186,10 @@ def _link_key(url: str) -> str:
 
 
 class CitationLinks:
-    """
-    Finds Markdown links to sources in text that arrives in pieces.
+    """Finds Markdown links to sources in text that arrives in pieces."""
 
-    `sources` maps URLs to annotations without a position.
-    """
-
-    def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
-        self._sources: dict[str, Annotation] = {}
-        self.add(sources or {})
+    def __init__(self) -> None:
+        self._sources: dict[str, Annotation] = {}  # by `_link_key`
         self._length = 0  # characters so far
         self._tail = ""  # the end of the text, possibly with the start of a link
         self._pending: tuple[Annotation, int, int] | None = None  # the next text can close an outer bracket

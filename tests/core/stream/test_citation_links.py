@@ -14,9 +14,15 @@ URLS = ("https://example.com/a", "https://example.com/b_(c)", "https://www.examp
 SOURCES = {url: {"type": "url_citation", "url": url, "title": url} for url in URLS}
 
 
+def with_sources() -> CitationLinks:
+    links = CitationLinks()
+    links.add(SOURCES)
+    return links
+
+
 def cited(*pieces: str) -> list[tuple[str, str]]:
     """Annotated texts with their URLs."""
-    citations = CitationLinks(SOURCES)
+    citations = with_sources()
     found = [annotation for piece in pieces for annotation in citations.feed(piece)] + citations.end()
     text = "".join(pieces)
     return [(text[one["start_index"] : one["end_index"]], one["url"]) for one in found]
@@ -57,7 +63,7 @@ def test_empty_piece_does_not_end_a_link_in_brackets() -> None:
 
 
 def test_annotation_follows_the_piece_that_closes_its_link() -> None:
-    citations = CitationLinks(SOURCES)
+    citations = with_sources()
     assert citations.feed("So [a](https://exam") == []
     assert citations.feed("ple.com/a)") == [
         {"type": "url_citation", "url": URLS[0], "title": URLS[0], "start_index": 3, "end_index": 29}
@@ -82,7 +88,7 @@ def test_links_of_any_cut_are_the_same(parts: list[str], data: Any) -> None:
 
 
 def test_text_without_an_end_is_read_in_linear_time() -> None:
-    citations = CitationLinks(SOURCES)
+    citations = with_sources()
     for _ in range(2000):
         citations.feed("[](" * 100)
     assert len(citations._tail) <= 3000

@@ -19,9 +19,15 @@ A, B = ({"type": "file_citation", "file_id": id, "filename": f"{id}.txt"} for id
 SOURCES = {"1": A, "2": B, "3": A}
 
 
+def with_sources() -> CitationMarks:
+    marks = CitationMarks()
+    marks.add(SOURCES)
+    return marks
+
+
 def split(*pieces: str) -> tuple[str, list[tuple[int, str]]]:
     """Return the remaining text, and each citation's position and file."""
-    marks = CitationMarks(SOURCES)
+    marks = with_sources()
     text, cited = "", []
     for piece in pieces:
         for found in marks.feed(piece):
@@ -83,12 +89,12 @@ def test_marks_of_any_cut_are_the_same(parts: list[str], data: Any) -> None:
 
 @given(st.text(alphabet="ab 1【】.\n", max_size=60))
 def test_text_without_known_marks_is_unchanged(text: str) -> None:
-    marks = CitationMarks({})
+    marks = CitationMarks()
     assert "".join(str(found) for found in marks.feed(text)) + marks.end() == text
 
 
 def test_text_that_may_be_a_mark_is_held_back() -> None:
-    marks = CitationMarks(SOURCES)
+    marks = with_sources()
     assert marks.feed("a") == ["a"]
     assert marks.feed("b 【") == ["b"]
     assert marks.feed("x") == [" 【x"]
@@ -96,7 +102,7 @@ def test_text_that_may_be_a_mark_is_held_back() -> None:
 
 
 def test_spaces_held_back_are_bounded() -> None:
-    marks = CitationMarks(SOURCES)
+    marks = with_sources()
     emitted = [piece for _ in range(1000) for piece in marks.feed("    ")]
     assert len("".join(map(str, emitted))) == 3700
     assert marks.feed("【1】")[0] == SOURCES["1"]
