@@ -23,7 +23,7 @@ def conversation_key(instructions: object, tools: Iterable[object], messages: Se
     """
     A key shared by all requests in a conversation; "" if its start has no text.
 
-        `messages`, oldest first, can come from any API.
+    `messages`, oldest first, can come from any API.
     """
     texts = [*_texts(instructions), *_beginning(messages)]
     if not texts:

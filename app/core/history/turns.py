@@ -229,9 +229,6 @@ def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
             raise InvalidRequest(message, param=f"input[{index}].call_id", code="invalid_value")
 
 
-_TEXT_OF = {"assistant": "output_text"}
-
-
 def input_item(item: Item, key: str) -> Item:
     """An input item as listed by the API: with an id, a status, and a list of parts."""
     type_ = item["type"]
@@ -246,7 +243,7 @@ def input_item(item: Item, key: str) -> Item:
 
 def parts_of(content: str | Sequence[Part] | None, role: str) -> list[Part]:
     if isinstance(content, str):
-        content = [{"type": _TEXT_OF.get(role, "input_text"), "text": content}]
+        content = [{"type": "output_text" if role == "assistant" else "input_text", "text": content}]
     return [{"annotations": [], **part} if part.get("type") == "output_text" else part for part in content or []]
 
 

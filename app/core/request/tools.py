@@ -77,7 +77,7 @@ class ToolSet:
         chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
         declared = {"type": "function", "function": {"name": chat_name, **kind.declare(entry.declared, options)}}
-        fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
+        fields = named(namespace, name) if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
             fields["async"] = True  # also in its calls: their outputs can arrive in any later turn
         self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), entry)

@@ -8,13 +8,7 @@ from typing import Any
 
 from app.core.stream.delta_reader import DeltaReader
 from app.core.types import JSONMapping
-from app.core.types.deltas import (
-    AnswerMetadata,
-    Delta,
-    FinishReason,
-    TextDelta,
-    UsageReported,
-)
+from app.core.types.deltas import AnswerMetadata, Delta, FinishReason, TextDelta, UsageReported
 
 
 def stop_sequences(parameters: JSONMapping | None) -> list[str]:
@@ -62,7 +56,7 @@ class StoppingReader(DeltaReader):
             end = len(text) - max((len(start) for start in starts if text.endswith(start)), default=0)
             self._held = text[end:]
         if end:
-            logprobs = _within(self._held_logprobs, text[:end])
+            logprobs = _logprobs_of(text[:end], self._held_logprobs)
             del self._held_logprobs[: len(logprobs)]
             super().text(TextDelta([text[:end]], logprobs))
 
@@ -85,7 +79,8 @@ class StoppingReader(DeltaReader):
     )
 
 
-def _within(logprobs: Sequence[JSONMapping], text: str) -> list[Any]:
+def _logprobs_of(text: str, logprobs: Sequence[JSONMapping]) -> list[Any]:
+    """The first logprobs, up to the token with the end of `text`."""
     kept, length = [], 0
     for entry in logprobs:
         if length >= len(text):
