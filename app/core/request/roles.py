@@ -27,11 +27,11 @@ def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
     placement = roles.system
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant
-    if placement == "any":
-        messages = _in_place(messages)
-    elif lead := list(takewhile(lambda message: message["role"] in SYSTEM, messages)):
+    # Many templates accept only one system message, but clients send both instructions and a developer message.
+    merged = SYSTEM & {messages[0]["role"]} if placement == "any" else SYSTEM
+    if lead := list(takewhile(lambda message: message["role"] in merged, messages)):
         rest = messages[len(lead) :]
-        if placement == "single_first":
+        if placement in ("any", "single_first"):
             messages = [merge(lead), *rest]
         elif placement == "user":
             user = {**merge(lead), "role": "user"}
@@ -40,18 +40,6 @@ def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
     if roles.alternate:
         return _alternate(messages)
     return _bridge(messages) if roles.user_after_tool == "bridge" else messages
-
-
-def _in_place(messages: list[Message]) -> list[Message]:
-    """
-    Merge the system messages at the start.
-
-    Many templates accept only one, but clients send both instructions and a developer message.
-    """
-    if not messages or (role := messages[0]["role"]) not in SYSTEM:
-        return messages
-    lead = list(takewhile(lambda message: message["role"] == role, messages))
-    return [merge(lead), *messages[len(lead) :]]
 
 
 def _alternate(messages: list[Message]) -> list[Message]:
