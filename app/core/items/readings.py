@@ -249,7 +249,3 @@ def _decision(response: JSONMapping, call: str) -> str:
         return f"The user approved {call}, but it was not run."
     reason = json_text(response.get("reason"))
     return f"The user did not approve {call}: {reason}" if reason else f"The user did not approve {call}."
-
-
-def nothing(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    return []
