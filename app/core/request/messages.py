@@ -31,7 +31,6 @@ from app.core.request.model_request import TranslationState
 from app.core.request.reasoning import (
     ReasoningFields,
     bound_fields,
-    is_sent_back,
     upstream_reasoning,
     warn_bound_elsewhere,
 )
@@ -67,7 +66,7 @@ class ConversationReader:
     """
     Builds Chat Completions messages; `open` is the current assistant turn.
 
-    Subclasses for other APIs override `part`, `assistant` and `inline`, or the methods for item types.
+    Subclasses for other APIs override `part`, `assistant` and `inline_media`, or the methods for item types.
     """
 
     def __init__(
@@ -87,8 +86,8 @@ class ConversationReader:
         self.warnings = state.warnings
         self.positions = positions
         self.in_parts = self.content.parts == "array"
-        self.turn = 0
-        self.with_tools: set[int] = set()
+        self.turn = 0  # user messages so far
+        self.turns_with_calls: set[int] = set()
         self.open: AssistantTurn | None = None
         self.read: list[Message | AssistantTurn] = []
 
@@ -211,7 +210,7 @@ class ConversationReader:
         turn = self.open or self.current()
         turn.calls.append(position)
         turn.waiting += self.paired.outputs.get(position, -1) > position and position not in self.paired.late
-        self.with_tools.add(turn.number)
+        self.turns_with_calls.add(turn.number)
 
     def function_call_output(self, position: int, item: Item) -> None:
         call = self.paired.callers.get(position)
@@ -219,9 +218,9 @@ class ConversationReader:
             if introduction := self.paired.introduction(position, self.warnings):
                 self.output_as_message(position, introduction)
         else:
-            self.answered(call, position)
+            self.mark_answered(call, position)
 
-    def answered(self, call: int, output: int) -> None:
+    def mark_answered(self, call: int, output: int) -> None:
         if (turn := self.open) and turn.calls and turn.calls[0] <= call < output:
             turn.waiting -= 1
             if not turn.waiting:
@@ -231,7 +230,7 @@ class ConversationReader:
         self.close()
         parts = [{"type": "text", "text": introduction}, *self.parts(position, "output")]
         if self.content.tool_images in ("drop", "error"):
-            parts, _ = self.placed(position, parts)
+            parts, _ = self.split_media(position, parts)
         self.add("user", string_or_parts(parts, self.content.parts))
 
     def compaction(self, position: int, item: Item) -> None:
@@ -281,29 +280,32 @@ class ConversationReader:
             call_id = self.ids.next_id(call["call_id"], source)
             sources.append(source)
             ids.append(call_id)
-            sent.append({"id": call_id, "type": "function", "function": self.called(call)})
+            sent.append({"id": call_id, "type": "function", "function": self.function_of(call)})
         if back and (self.replay.placeholder or any(sources)):
             for made, extra in zip(sent, self.replay.calls(sources), strict=True):
                 made |= extra
         message["tool_calls"] = sent
-        return [message, *self.tools(calls, ids)]
+        return [message, *self.tool_messages(calls, ids)]
 
     def sends_reasoning(self, turn: AssistantTurn) -> bool:
+        """By `request.reasoning_replay`. If a turn has calls, servers require the reasoning of all its messages."""
         policy = self.options.reasoning_replay
-        return is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
+        if policy in (None, "tool_turns"):
+            return turn.number in self.turns_with_calls
+        return policy == "always" or (policy == "current_turn" and turn.number == self.turn)
 
-    def called(self, call: Item) -> dict[str, str]:
+    def function_of(self, call: Item) -> dict[str, str]:
         arguments = as_json_object(call["arguments"]) if self.options.repair_arguments else call["arguments"] or "{}"
-        return {"name": self.offered.called(call), "arguments": arguments}
+        return {"name": self.offered.chat_name_of(call), "arguments": arguments}
 
     # Tool results.
 
-    def tools(self, calls: Sequence[int], ids: Sequence[str]) -> list[Message]:
+    def tool_messages(self, calls: Sequence[int], ids: Sequence[str]) -> list[Message]:
         """A tool message per call, then a user message with all their images and files."""
         messages: list[Message] = []
         hoisted: list[ChatPart] = []
         for call, call_id in zip(calls, ids, strict=True):
-            parts, moved = self.result(call)
+            parts, moved = self.output_parts(call)
             if moved:
                 about = f"Content from the result of the tool call {quote(call_id)}:"
                 hoisted += [{"type": "text", "text": about}, *moved]
@@ -313,16 +315,16 @@ class ConversationReader:
             messages.append({"role": "user", "content": hoisted})
         return messages
 
-    def result(self, call: int) -> _Split:
+    def output_parts(self, call: int) -> _Split:
         output = None if call in self.paired.late else self.paired.outputs.get(call)
         if output is None:
             text = missing_output(self.items[call], self.warnings, strict=self.state.model_request.strict)
             return [{"type": "text", "text": text}], []
         if plain := plain_text(self.items[output].get("output")):
             return [{"type": "text", "text": plain}], []
-        return self.placed(output, self.parts(output, "output"))
+        return self.split_media(output, self.parts(output, "output"))
 
-    def placed(self, output: int, parts: list[ChatPart]) -> _Split:
+    def split_media(self, output: int, parts: list[ChatPart]) -> _Split:
         """Most servers reject images, files and audio in tool messages."""
         if not media(parts):
             return parts, []
@@ -335,9 +337,9 @@ class ConversationReader:
                 return _texts_or(parts, _DROPPED), []
             case "hoist":
                 return _texts_or(parts, _HOISTED), media(parts)
-        return self.inline(parts)
+        return self.inline_media(parts)
 
-    def inline(self, parts: list[ChatPart]) -> _Split:
+    def inline_media(self, parts: list[ChatPart]) -> _Split:
         return parts, []
 
     # Content.

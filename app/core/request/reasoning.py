@@ -6,7 +6,7 @@ Some backends reject a conversation without its reasoning, some use it if presen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import orjson
@@ -70,18 +70,6 @@ def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
 def has_plain_text(item: Item, upstream: Mapping[str, object]) -> bool:
     """Whether the reasoning is readable, and not bound to a server."""
     return BOUND not in upstream and bool(reasoning_text(item, upstream))
-
-
-def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
-    """
-    Apply the `reasoning_replay` policy to a turn: all model output between two user messages.
-
-    `last` is the current turn, and `with_tools` are the turns with tool calls. In such a turn, servers require the
-    reasoning of all messages.
-    """
-    if policy is None or policy == "tool_turns":
-        return turn in with_tools
-    return policy == "always" or (policy == "current_turn" and turn == last)
 
 
 _DEFAULT_TAGS = ThinkTagOptions()

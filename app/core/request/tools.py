@@ -131,7 +131,7 @@ class ToolSet:
         digest = hashlib.sha256(f"{namespace}\n{name}".encode(errors="replace")).hexdigest()[:8]
         return f"{flat[: _MAX_NAME - 9]}_{digest}"
 
-    def called(self, item: Item) -> str:
+    def chat_name_of(self, item: Item) -> str:
         """
         A `function_call` item's chat name.
 
@@ -398,7 +398,7 @@ def functions_in_history(items: Iterable[Item], offered: ToolSet) -> dict[str, F
     """For backends that reject calls to undeclared functions; the model must not call them."""
     functions = {}
     for item in items:
-        if item["type"] == "function_call" and (chat_name := offered.called(item)) not in functions:
+        if item["type"] == "function_call" and (chat_name := offered.chat_name_of(item)) not in functions:
             declared = {"type": "function", "function": {"name": chat_name, "parameters": NO_PARAMETERS}}
             functions[chat_name] = Function(
                 declared, ToolBinding(FUNCTION_CALL, named(namespace_of(item), item["name"]))

@@ -126,7 +126,7 @@ class GeminiConversation(ConversationReader):
     def _call(self, call: Item, *, signed: bool) -> JSONObject:
         own = self.own_fields(call)
         arguments = cast(JSONObject, loads(as_json_object(call["arguments"])))
-        part: JSONObject = {"functionCall": {**_id_of(own), "name": self.offered.called(call), "args": arguments}}
+        part: JSONObject = {"functionCall": {**_id_of(own), "name": self.offered.chat_name_of(call), "args": arguments}}
         if signed and (signature := own.get(SIGNATURE)):
             part[THOUGHT_SIGNATURE] = signature
         return part
@@ -136,8 +136,8 @@ class GeminiConversation(ConversationReader):
         responses: list[ChatPart] = []
         others: list[ChatPart] = []
         for call in calls:
-            kept, moved = self.result(call)
-            name = self.offered.called(self.items[call])
+            kept, moved = self.output_parts(call)
+            name = self.offered.chat_name_of(self.items[call])
             response: JSONObject = {
                 **_id_of(self.own_fields(self.items[call])),
                 "name": name,
@@ -150,7 +150,7 @@ class GeminiConversation(ConversationReader):
                 others += [{"type": "text", "text": f"Content from the result of the function {quote(name)}:"}, *moved]
         return [*responses, *others]
 
-    def inline(self, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:
+    def inline_media(self, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:
         moved = [part for part in media(parts) if not media_type(part).startswith(_IN_RESPONSES)]
         return [part for part in parts if part not in moved], moved
 

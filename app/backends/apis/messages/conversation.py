@@ -101,7 +101,7 @@ class MessagesConversation(ConversationReader):
             {
                 "type": "tool_use",
                 "id": call_id,
-                "name": self.offered.called(call),
+                "name": self.offered.chat_name_of(call),
                 "input": loads(as_json_object(call["arguments"])),
             }
             for call_id, call in zip(ids, calls, strict=True)
@@ -112,7 +112,7 @@ class MessagesConversation(ConversationReader):
         if calls:
             results: list[JSONObject] = []
             for call, call_id in zip(turn.calls, ids, strict=True):
-                parts, _ = self.result(call)
+                parts, _ = self.output_parts(call)
                 shown = [part for part in parts if not is_blank(part)]
                 results.append({"type": "tool_result", "tool_use_id": call_id, **({"content": shown} if shown else {})})
             messages.append({"role": "user", "content": results})

@@ -141,14 +141,14 @@ class ResponsesConversation(ConversationReader):
         return turn.content if self.sends_reasoning(turn) else []
 
     def function_call(self, position: int, item: Item) -> None:
-        self.with_tools.add(self.turn)
+        self.turns_with_calls.add(self.turn)
         self.call_ids[position] = call_id = self.ids.next_id(item["call_id"])
         if item["type"] == "custom_tool_call":
             written = {"input": item["input"]}
         else:
             arguments = item["arguments"]
             written = {"arguments": as_json_object(arguments) if self.options.repair_arguments else arguments or "{}"}
-        name = self.offered.called(item)
+        name = self.offered.chat_name_of(item)
         named = native_name(name, self.offered.functions.get(name), self.options)
         self.read.append({"type": item["type"], "call_id": call_id, **named, **written})
         output = self.paired.outputs.get(position)
@@ -158,7 +158,7 @@ class ResponsesConversation(ConversationReader):
         elif output < position:  # some clients send results first
             self.output_of(position, output)
 
-    def answered(self, call: int, output: int) -> None:
+    def mark_answered(self, call: int, output: int) -> None:
         if call < output:
             self.output_of(call, output)
 
