@@ -85,13 +85,11 @@ def _values(document: bytes | str, limit: int) -> int:
 
 def _structure(document: bytes | str) -> int:
     """The number of commas and opening brackets, plus one."""
+    text: Any = document
+    marks = ",[{" if isinstance(document, str) else b",[{"
     count = 1
     for start in range(0, len(document), _CHUNK):
-        end = start + _CHUNK
-        if isinstance(document, str):
-            count += sum(document.count(mark, start, end) for mark in ",[{")
-        else:
-            count += sum(document.count(mark, start, end) for mark in b",[{")
+        count += sum(text.count(mark, start, start + _CHUNK) for mark in marks)
     return count
 
 
