@@ -106,7 +106,7 @@ def call_of(name: str, *fields: str, **defaults: object) -> Read:
         arguments: object = next((value for field in fields if (value := item.get(field))), {})
         if isinstance(arguments, dict):
             arguments = {
-                name: value for name, value in arguments.items() if name not in defaults or value != defaults[name]
+                field: value for field, value in arguments.items() if field not in defaults or value != defaults[field]
             }
         if isinstance(arguments, list):
             arguments = {"actions": arguments}
