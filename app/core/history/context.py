@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from operator import itemgetter
 
 import orjson
@@ -202,16 +202,16 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
     if past.response_ids:
         check_outputs(past.items, new)
         new = drop_repetitions(past.items, new, warnings)
-    return join(past, new, new_input, key)
+    return join(past, replace(new_input, items=new), key)
 
 
-def join(past: Past, new: list[Item], new_input: NewInput, key: str) -> RequestContext:
+def join(past: Past, new_input: NewInput, key: str) -> RequestContext:
+    new, warnings = new_input.items, new_input.warnings
     compacts = is_compaction(new)
     if compacts:
         new = new[:-1]
         if not past.items and not new:
             raise InvalidRequest("Nothing to compact. Send `input`, or continue a response.", param="input")
-    warnings = new_input.warnings
     warnings.update(dict.fromkeys(past.warnings))
     items, added = past.sent_with(new, warnings)
     return RequestContext(

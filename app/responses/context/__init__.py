@@ -86,8 +86,7 @@ class ContextLoader:
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
         past = Past.of(earlier)
-        new_input = NewInput(turn.input, past.upstream | turn.upstream)
-        context = join(past, turn.input, new_input, chain_key(response_id) or "")
+        context = join(past, NewInput(turn.input, past.upstream | turn.upstream), chain_key(response_id) or "")
         return turns, await _with_files(self.files, context, owner) if self.files else context
 
     async def _past(self, request: CreateResponse, lookup: TurnLookup) -> Past:
