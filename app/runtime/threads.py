@@ -31,7 +31,7 @@ async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **k
 
 
 async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """For code that checks `LARGE_REQUEST` without waiting."""
+    """For callers that check `LARGE_REQUEST` themselves."""
 
     def computed() -> T:
         return_free_memory()  # from earlier steps

@@ -71,6 +71,8 @@ _LARK_TOKEN = re.compile(
     r'|(?P<string>"(?:\\.|[^"\\\n])*")(?!i)|/(?P<regex>(?:\\.|[^/\\\n])+)/(?![imslux])'
     r"|~[ \t]*(?P<least>\d+)(?:\.\.(?P<most>\d+))?|(?P<mark>[|()\[\]*+?])"
 )
+# By name: tokens, or the expression once translated; None for an unknown import.
+_Rules: TypeAlias = dict[str, str | list[re.Match[str]] | None]
 _LARK_MARKS = {"[": "((", "]": ")?)"}  # others mean the same in a regular expression
 _ANCHORS = re.compile(r"\A\^|(?<!\\)\$\Z")
 
@@ -81,7 +83,7 @@ def lark_regex(grammar: str) -> str:
 
     Raises `UnsupportedPattern` for recursion, flags, templates, and most directives. Does not check the expression.
     """
-    rules: dict[str, str | list[re.Match[str]] | None] = {}
+    rules: _Rules = {}
     rule: list[re.Match[str]] = []
     at = 0
     while at < len(grammar):
@@ -99,7 +101,7 @@ def lark_regex(grammar: str) -> str:
     return _rule_regex("start", rules)
 
 
-def _rule_regex(name: str, rules: dict[str, str | list[re.Match[str]] | None]) -> str:
+def _rule_regex(name: str, rules: _Rules) -> str:
     rule = rules.pop(name, None)  # unknown until it is translated, so that recursion is an error
     if rule is None:
         raise UnsupportedPattern
@@ -114,7 +116,7 @@ def _rule_regex(name: str, rules: dict[str, str | list[re.Match[str]] | None]) -
     return rule
 
 
-def _token_regex(token: re.Match[str], rules: dict[str, str | list[re.Match[str]] | None]) -> str:
+def _token_regex(token: re.Match[str], rules: _Rules) -> str:
     if token["name"]:
         return f"({_rule_regex(token['name'], rules)})"
     if token["string"]:
@@ -176,9 +178,9 @@ def _chars(ranges: Iterable[tuple[int, int]]) -> Chars:
 
 
 def _complement(chars: Chars) -> Chars:
-    ends = [-1, *(end for low, high in chars.ranges for end in (low - 1, high + 1)), _LAST + 1]
-    ends = [ends[0] + 1, *ends[1:-1], ends[-1] - 1]
-    return Chars(tuple((low, high) for low, high in zip(ends[::2], ends[1::2], strict=True) if low <= high))
+    starts = [0, *(high + 1 for _, high in chars.ranges)]
+    ends = [*(low - 1 for low, _ in chars.ranges), _LAST]
+    return Chars(tuple((low, high) for low, high in zip(starts, ends, strict=True) if low <= high))
 
 
 def _of(members: str) -> Chars:
