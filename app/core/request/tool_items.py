@@ -72,21 +72,17 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
     If the model was queried before the decision, the approval response's notes contain it: earlier turns' prompts must
     not change.
     """
-    if not any(item["type"] == "mcp_approval_request" for item in items):
+    requests = {item.get("id"): at for at, item in enumerate(items) if item["type"] == "mcp_approval_request"}
+    if not requests:
         return
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
-    requests: dict[object, int] = {}
     responses: dict[object, int] = {}
-    answers = 0  # model answers so far
-    answer_of: list[int] = []
     for position, item in enumerate(items):
-        if position and _is_by_model(item) and not _is_by_model(items[position - 1]):
-            answers += 1
-        answer_of.append(answers)
-        if item["type"] == "mcp_approval_request":
-            requests[item.get("id")] = position
-        elif item["type"] == "mcp_approval_response":
+        if item["type"] == "mcp_approval_response":
             responses.setdefault(item.get("approval_request_id"), position)
+    by_model = [False, *map(_is_by_model, items)]
+    starts = (now and not before for before, now in itertools.pairwise(by_model))
+    answer_of = [*itertools.accumulate(starts)]  # the number of the model's answer, by position
     for item_id, position in requests.items():
         response = responses.get(item_id, position)
         late = answer_of[response] > answer_of[position]
