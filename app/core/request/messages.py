@@ -80,12 +80,12 @@ class ConversationReader:
         self.items = items
         self.state = state
         self.options = state.options
-        self.content = state.options.content
+        self.content_options = state.options.content
         self.offered = offered
         self.upstream = state.upstream
         self.warnings = state.warnings
         self.positions = positions
-        self.in_parts = self.content.parts == "array"
+        self.in_parts = self.content_options.parts == "array"
         self.turn = 0  # user messages so far
         self.turns_with_calls: set[int] = set()
         self.open: AssistantTurn | None = None
@@ -110,13 +110,13 @@ class ConversationReader:
         return ReasoningFields(self.state.profile)
 
     @cached_property
-    def tool_content(self) -> ContentOptions:
-        return _ACCEPT_ALL if self.content.tool_images == "drop" else self.content
+    def output_options(self) -> ContentOptions:
+        return _ACCEPT_ALL if self.content_options.tool_images == "drop" else self.content_options
 
     @cached_property
-    def hosted_content(self) -> ContentOptions:
+    def hosted_output_options(self) -> ContentOptions:
         """Callers cannot change hosted tool results, so drop instead of rejecting."""
-        options = self.tool_content
+        options = self.output_options
         refused = (name for name in ("tool_images", "images", "files", "audio") if getattr(options, name) == "error")
         changes: dict[str, Any] = dict.fromkeys(refused, "drop")
         return replace(options, **changes)
@@ -162,7 +162,7 @@ class ConversationReader:
         if role == "user":
             self.turn += 1
             if plain is None or self.in_parts:
-                self.add(role, string_or_parts(self.parts(position, "content"), self.content.parts))
+                self.add(role, string_or_parts(self.parts(position, "content"), self.content_options.parts))
             else:
                 self.read.append({"role": role, "content": plain})
             return
@@ -172,7 +172,7 @@ class ConversationReader:
         if any("cache_control" in part for part in parts):
             self.instruct(role, [part for part in parts if part["type"] == "text"])
         elif text and not text.isspace():
-            self.instruct(role, text_content(text, self.content.parts))
+            self.instruct(role, text_content(text, self.content_options.parts))
 
     def instruct(self, role: str, content: str | list[ChatPart]) -> None:
         """
@@ -229,13 +229,13 @@ class ConversationReader:
     def output_as_message(self, position: int, introduction: str) -> None:
         self.close()
         parts = [{"type": "text", "text": introduction}, *self.parts(position, "output")]
-        if self.content.tool_images in ("drop", "error"):
+        if self.content_options.tool_images in ("drop", "error"):
             parts, _ = self.split_media(position, parts)
-        self.add("user", string_or_parts(parts, self.content.parts))
+        self.add("user", string_or_parts(parts, self.content_options.parts))
 
     def compaction(self, position: int, item: Item) -> None:
         self.close()
-        self.add("user", text_content(compacted_past(item, self.upstream, self.warnings), self.content.parts))
+        self.add("user", text_content(compacted_past(item, self.upstream, self.warnings), self.content_options.parts))
 
     def item_reference(self, position: int, item: Item) -> None:
         raise InvalidRequest(f"Item with id {quote(item['id'])} not found.", param=self.param(position, ".id"))
@@ -265,8 +265,8 @@ class ConversationReader:
         message: Message = {"role": "assistant"}
         if text:
             message["content"] = [{"type": "text", "text": text}] if self.in_parts else text
-        elif not calls or self.content.assistant_null != "omit":
-            message["content"] = None if calls and self.content.assistant_null == "null" else ""
+        elif not calls or self.content_options.assistant_null != "omit":
+            message["content"] = None if calls and self.content_options.assistant_null == "null" else ""
         if fields:
             message |= fields
         if not calls:
@@ -309,7 +309,7 @@ class ConversationReader:
             if moved:
                 about = f"Content from the result of the tool call {quote(call_id)}:"
                 hoisted += [{"type": "text", "text": about}, *moved]
-            content = string_or_parts(parts, self.content.tool_content)
+            content = string_or_parts(parts, self.content_options.tool_content)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
         if hoisted:
             messages.append({"role": "user", "content": hoisted})
@@ -328,7 +328,7 @@ class ConversationReader:
         """Most servers reject images, files and audio in tool messages."""
         if not media(parts):
             return parts, []
-        match (self.hosted_content if self.items[output].get(HOSTED) else self.content).tool_images:
+        match (self.hosted_output_options if self.items[output].get(HOSTED) else self.content_options).tool_images:
             case "error":
                 message = "This backend supports only text in tool results."
                 raise InvalidRequest(message, param=self.param(output, ".output"))
@@ -368,9 +368,9 @@ class ConversationReader:
         form: Callable[[ChatPart, Part], JSONObject] | None = None,
     ) -> list[ChatPart]:
         """`form` as in `read_content`; by default the API's."""
-        options = self.tool_content if name == "output" else self.content
+        options = self.output_options if name == "output" else self.content_options
         if self.items[position].get(HOSTED):
-            options = self.hosted_content
+            options = self.hosted_output_options
         try:
             return read_content(self.items[position].get(name), options, self.warnings, form or self.part)
         except InvalidRequest as error:

@@ -78,8 +78,8 @@ class ResponsesConversation(ConversationReader):
         return {}
 
     @cached_property
-    def tool_content(self) -> ContentOptions:
-        return self.content
+    def output_options(self) -> ContentOptions:
+        return self.content_options
 
     def messages(self) -> list[Message]:
         return _without_loose_reasoning(super().messages())
