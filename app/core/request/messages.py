@@ -89,7 +89,7 @@ class ConversationReader:
         self.turn = 0  # user messages so far
         self.turns_with_calls: set[int] = set()
         self.open: AssistantTurn | None = None
-        self.read: list[Message | AssistantTurn] = []
+        self.entries: list[Message | AssistantTurn] = []
 
     # Only for some conversations.
 
@@ -136,7 +136,7 @@ class ConversationReader:
                 self.other(position, item)
         self.close()
         messages: list[Message] = []
-        for entry in self.read:
+        for entry in self.entries:
             if isinstance(entry, dict):
                 messages.append(entry)
             else:
@@ -164,7 +164,7 @@ class ConversationReader:
             if plain is None or self.in_parts:
                 self.add(role, string_or_parts(self.parts(position, "content"), self.content_options.parts))
             else:
-                self.read.append({"role": role, "content": plain})
+                self.entries.append({"role": role, "content": plain})
             return
         text = self.text_content(position, content, role=role, separator="\n")
         role = self.options.roles.developer if role == "developer" else role
@@ -186,7 +186,7 @@ class ConversationReader:
         self.add(role, content)
 
     def is_at_start(self) -> bool:
-        return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in self.read)
+        return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in self.entries)
 
     def text(self, text: str) -> None:
         if not text or text.isspace():
@@ -249,7 +249,7 @@ class ConversationReader:
 
     def close(self) -> None:
         if self.open:
-            self.read.append(self.open)
+            self.entries.append(self.open)
             self.open = None
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
@@ -359,7 +359,7 @@ class ConversationReader:
         return bound_fields(self.source(item), self.state.profile)
 
     def add(self, role: str, content: str | list[ChatPart]) -> None:
-        self.read.append({"role": role, "content": content})
+        self.entries.append({"role": role, "content": content})
 
     def parts(
         self,

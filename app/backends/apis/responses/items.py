@@ -89,7 +89,7 @@ class ResponsesConversation(ConversationReader):
             self.function_call(position, item)
         elif self.stays(item):
             item_id = self.own_fields(item).get("id")
-            self.read.append({**item, "id": item_id} if item_id else {**item})
+            self.entries.append({**item, "id": item_id} if item_id else {**item})
         else:
             super().other(position, item)
 
@@ -119,20 +119,22 @@ class ResponsesConversation(ConversationReader):
             return
         phase = {"phase": item.get("phase")} if item.get("phase") else {}
         status = "incomplete" if item.get("status") == "incomplete" else "completed"
-        message = {"type": "message", "id": f"msg_{len(self.read)}", "role": "assistant", "status": status}
-        self.read.append({**message, "content": parts, **phase})
+        message = {"type": "message", "id": f"msg_{len(self.entries)}", "role": "assistant", "status": status}
+        self.entries.append({**message, "content": parts, **phase})
 
     def reasoning(self, position: int, item: Item) -> None:
         """Reasoning as received from the server, or else as text if the profile allows it."""
         original = self.own_fields(item).get(NATIVE)
         text = reasoning_text(item, self.source(item))
         if isinstance(original, Mapping):
-            self.read.append(dict(original))
+            self.entries.append(dict(original))
         elif text and self.options.reasoning_replay not in (None, "never"):
             turn = AssistantTurn(self.turn)
             content = [{"type": "reasoning_text", "text": text}]
-            turn.content.append({"type": "reasoning", "id": f"rs_{len(self.read)}", "summary": [], "content": content})
-            self.read.append(turn)
+            turn.content.append(
+                {"type": "reasoning", "id": f"rs_{len(self.entries)}", "summary": [], "content": content}
+            )
+            self.entries.append(turn)
         elif has_plain_text(item, self.source(item)):
             self.warnings.add(PLAIN)
 
@@ -150,7 +152,7 @@ class ResponsesConversation(ConversationReader):
             written = {"arguments": as_json_object(arguments) if self.options.repair_arguments else arguments or "{}"}
         name = self.offered.chat_name_of(item)
         named = native_name(name, self.offered.functions.get(name), self.options)
-        self.read.append({"type": item["type"], "call_id": call_id, **named, **written})
+        self.entries.append({"type": item["type"], "call_id": call_id, **named, **written})
         output = self.paired.outputs.get(position)
         if output is None or position in self.paired.late:
             strict = self.state.model_request.strict
@@ -168,7 +170,7 @@ class ResponsesConversation(ConversationReader):
 
     def add_output(self, call: int, content: str | list[JSONObject]) -> None:
         type_ = _OUTPUTS[self.items[call]["type"]]
-        self.read.append({"type": type_, "call_id": self.call_ids[call], "output": content})
+        self.entries.append({"type": type_, "call_id": self.call_ids[call], "output": content})
 
     def output_as_message(self, position: int, introduction: str) -> None:
         self.add("user", [_text(introduction), *self.parts(position, "output")])
@@ -177,7 +179,7 @@ class ResponsesConversation(ConversationReader):
         self.add("user", [_text(compacted_past(item, self.upstream, self.warnings))])
 
     def add(self, role: str, content: str | list[ChatPart]) -> None:
-        self.read.append({"type": "message", "role": role, "content": content})
+        self.entries.append({"type": "message", "role": role, "content": content})
 
     def part(self, made: ChatPart, part: Part) -> JSONObject:
         kept = {"prompt_cache_breakpoint": mark} if (mark := part.get("prompt_cache_breakpoint")) else {}
