@@ -51,9 +51,8 @@ def tool_items_as_functions(
     positions: list[int] = []
     outputs: list[tuple[Item, int]] = []  # the current round's results, with positions
     for position, item in enumerate(items):
-        row = ITEM_TYPES.get(item["type"])
-        converts = row is not None and row.read is not None and not is_native(item)
-        converted = row.read(item, names, notes[position]) if converts else [item]  # type: ignore[misc, union-attr]
+        read = row.read if (row := ITEM_TYPES.get(item["type"])) else None
+        converted = read(item, names, notes[position]) if read and not is_native(item) else [item]
         split = len(converted) > 1 and position in rounds
         result += converted[:1] if split else converted
         positions += [position] * (1 if split else len(converted))
