@@ -197,29 +197,25 @@ class Profile(_Options):
 
     def override(self, options: Mapping[str, object]) -> Profile:
         """`options` are dotted or nested; raises `ValidationError` with option names as locations."""
-        return _PROFILE.validate_python(_merge(asdict(self), nested(options)))
+        fields = asdict(self)
+        nested: Any
+        for path, nested in options.items():
+            for name in reversed(path.split(".")):
+                nested = {name: nested}
+            fields = _merge(fields, nested)
+        return _PROFILE.validate_python(fields)
 
 
 _PROFILE = TypeAdapter(Profile)
 
-
-def nested(options: Mapping[str, object]) -> dict[str, object]:
-    """Convert `{"request.strict": "drop"}` to `{"request": {"strict": "drop"}}`."""
-    tree: dict[str, Any] = {}
-    for name, value in options.items():
-        head, _, rest = name.partition(".")
-        value = nested({rest: value}) if rest else value
-        tree[head] = _merge(tree[head], value) if isinstance(tree.get(head), dict) else value
-    return tree
-
-
+# Options with an object as their value, which is not merged.
 _VALUES = {"model_map", "effort_map", "finish_map", "clamp", "extra_body", "query", "headers", "think_tags"}
 
 
-def _merge(old: dict[str, object], new: Any) -> dict[str, Any]:
+def _merge(old: dict[str, object], new: dict[str, object]) -> dict[str, object]:
     merged = dict(old)
     for name, value in new.items():
-        before = old.get(name)
-        deep = isinstance(before, dict) and isinstance(value, dict) and name not in _VALUES
-        merged[name] = _merge(before, value) if deep else value  # type: ignore[arg-type]
+        if name not in _VALUES and isinstance(value, dict) and isinstance(before := old.get(name), dict):
+            value = _merge(before, value)
+        merged[name] = value
     return merged

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from app.backends.profiles import load_profile, profile_names
 from app.core.profile import Profile
@@ -48,6 +49,11 @@ def test_default_profile_holds_for_an_unknown_server() -> None:
 def test_profile_name_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="profile 'vlm' not found; available: default, openai, azure"):
         load_profile("vlm")
+
+
+def test_options_other_than_a_table_are_refused() -> None:
+    with pytest.raises(ValidationError, match="request"):
+        Profile().override({"request.strict": "drop", "request": 5})
 
 
 def test_azure_profile_is_that_of_openai_at_another_path() -> None:
