@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import re
 from encodings.aliases import aliases
-from functools import cache
 
 _SINGLE_BYTE = frozenset(
     f"""
@@ -61,11 +60,6 @@ def declared_charset(media_type: str) -> str | None:
 
 def decoded(data: bytes, codec: str) -> str:
     if codec in _SINGLE_BYTE:
-        return codecs.charmap_decode(data, "strict", _characters(codec))[0]
+        characters = bytes(range(256)).decode(codec, "replace")  # so that invalid bytes decode as fast as others
+        return codecs.charmap_decode(data, "strict", characters)[0]
     return data.decode(codec, "replace")
-
-
-@cache
-def _characters(codec: str) -> str:
-    """Map all bytes, so that invalid bytes decode as fast as others."""
-    return bytes(range(256)).decode(codec, "replace")
