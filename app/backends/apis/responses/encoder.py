@@ -73,6 +73,9 @@ _SAME = (
 )
 
 
+_GIVEN = {*_SAME, "prompt_cache_options"}
+
+
 def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     request, items = model_request.request, model_request.items
     options = profile.request
@@ -113,9 +116,10 @@ def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedReques
 
 def _parameters(state: TranslationState) -> dict[str, object]:
     request, options = state.request, state.options
-    unsent = [name for name in EXTRA if name not in APPLIED and name not in options.forward]
-    warn_dropped_fields(state, _KEPT, unsent)
+    warn_dropped_fields(state, _KEPT, (name for name in EXTRA if name not in APPLIED and name not in options.forward))
     extra = state.extra
+    if not extra and state.given.isdisjoint(_GIVEN):
+        return {}
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
     fields |= {name: getattr(request, name) for name in _SAME if name in state.given}
     if cache := request.prompt_cache_options:

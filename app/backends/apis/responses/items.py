@@ -7,7 +7,7 @@ from functools import cached_property
 from app.core.items import as_json_object
 from app.core.items.readings import NOTES
 from app.core.profile import ContentOptions, RequestOptions
-from app.core.request.content import ChatPart, check_known
+from app.core.request.content import ChatPart, check_known, plain_text
 from app.core.request.messages import AssistantTurn, ConversationReader, compacted_past
 from app.core.request.model_request import TranslationState
 from app.core.request.reasoning import PLAIN, has_plain_text, reasoning_text
@@ -94,12 +94,16 @@ class ResponsesConversation(ConversationReader):
             super().other(position, item)
 
     def message(self, position: int, item: Item) -> None:
-        if item["role"] == "assistant":
+        role, content = item["role"], item.get("content")
+        if role == "assistant":
             self.answer(item)
             return
-        self.turn += item["role"] == "user"
-        check_known(item.get("content"), self.input_index(position))
-        self.add(item["role"], self.parts(position, "content") or [_text("")])
+        self.turn += role == "user"
+        if (text := plain_text(content)) is not None:
+            self.add(role, [_text(text)])
+            return
+        check_known(content, self.input_index(position))
+        self.add(role, self.parts(position, "content") or [_text("")])
 
     def answer(self, item: Item) -> None:
         """The message needs an id, but nothing refers to it."""
