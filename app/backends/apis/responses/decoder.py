@@ -79,6 +79,7 @@ class ServerItems:
         self._by_id: dict[str, _Output] = {}
         self._by_index: dict[int, _Output] = {}
         self._calls = 0
+        self.begun = 0
         self.last: _Output | None = None
 
     def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
@@ -109,6 +110,7 @@ class ServerItems:
 
     def begin(self, item: _Event, index: object) -> _Output:
         output = self.last = _Output(str(item.get("type")), self._calls, item=item)
+        self.begun += 1
         if isinstance(item_id := item.get("id"), str) and item_id:
             self._by_id[item_id] = output
         if isinstance(index, int):
@@ -323,9 +325,10 @@ class ResponsesDecoder(APIDecoder):
         response = json_object(event.get("response"))
         deltas: list[Delta] = []
         unknown = not self._complete  # otherwise items may be repeated with other ids and indexes
-        for index, item in enumerate(json_objects(response.get("output"))):
-            if unknown or self._items.known(item, index):
-                deltas += self.item_done({"item": item, "output_index": index})
+        if unknown or self._complete < self._items.begun:
+            for index, item in enumerate(json_objects(response.get("output"))):
+                if unknown or self._items.known(item, index):
+                    deltas += self.item_done({"item": item, "output_index": index})
         status = response.get("status") or str(event.get("type")).removeprefix("response.")
         if usage := normal_usage(json_object(response.get("usage"))):
             deltas.append(UsageReported(usage))
@@ -333,8 +336,8 @@ class ResponsesDecoder(APIDecoder):
             error = response.get("error") or {"message": "The backend's response failed.", "code": "server_error"}
             self.failure = self._error_in({"error": error}) or failure("failure")
             return deltas
-        names = (json_text(response.get(name)) or None for name in ("id", "model", "service_tier"))
-        deltas.append(AnswerMetadata(*names))
+        answer_id, model = json_text(response.get("id")), json_text(response.get("model"))
+        deltas.append(AnswerMetadata(answer_id or None, model or None, json_text(response.get("service_tier")) or None))
         reason = FinishReason.STOP
         if status == "incomplete":
             details = json_object(response.get("incomplete_details"))
