@@ -40,12 +40,14 @@ def find_decisions(
     siblings. Raises `InvalidRequest` for an invalid answer, or for an approval after a denial.
     """
     requests = _requests(stored, new, turns)
-    existing = {
+    begun = {
         approved_id
         for item in (*stored, *new)
         if (approved_id := _approved_by(item, upstream)) and _was_begun(item, upstream)
     }
+    # Includes calls that could not be started.
     attempted = {approved_id for item in stored if (approved_id := _approved_by(item, upstream))}
+    # In all turns, so also in siblings.
     earlier = {
         approved_id: (item, turn.upstream.get(str(item.get("id")), {}))
         for turn in turns
@@ -70,15 +72,15 @@ def find_decisions(
         if not isinstance(approve, bool):
             raise InvalidRequest(f"Invalid '{path}.approve': must be true or false.", param=f"{path}.approve")
         if not isinstance(request_id, str) or request_id not in requests:
-            message = f"Approval request with id '{request_id}' not found."
-            message = f"{message} Send it, or continue the response that contains it."
+            hint = "Send it, or continue the response that contains it."
+            message = f"Approval request with id '{request_id}' not found. {hint}"
             raise InvalidRequest(message, param=f"{path}.approval_request_id")
         if not approve:
             approved.pop(request_id, None)
             denied[request_id] = path
         elif request_id in denied or request_id in denied_before:
             raise answered_before(path, denied=True)
-        elif request_id not in existing:
+        elif request_id not in begun:
             notes = upstream.get(request_id, {}).get(NOTES, {})
             call_id = None if request_id in attempted else notes.get("call_id")
             approved[request_id] = ApprovedCall(requests[request_id], path, call_id, earlier.get(request_id))
