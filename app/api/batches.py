@@ -32,15 +32,7 @@ from app.observability import log_context
 from app.responses import Caller
 from app.runtime.tasks import cancel, end, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
-from app.tools.files.batches import (
-    MAX_REQUESTS,
-    Batches,
-    BatchJob,
-    BatchRequest,
-    ClaimedRequest,
-    RequestResult,
-    usage_counts,
-)
+from app.tools.files.batches import MAX_REQUESTS, Batches, BatchJob, BatchRequest, ClaimedRequest, usage_counts
 from app.tools.files.uploads import ContentWriter
 
 logger = logging.getLogger(__name__)
@@ -138,18 +130,14 @@ class BatchWorker:
         else:
             line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
             own_id, custom_id = orjson.dumps(request_id), orjson.dumps(claimed.request.custom_id)
+            output = line % (own_id, custom_id, status, own_id, body)
             usage = usage_counts(orjson.loads(body).get("usage")) if status == 200 else (0, 0, 0, 0)
-            result = RequestResult(status == 200, line % (own_id, custom_id, status, own_id, body), usage)
-            await self._finish(claimed, result)
-
-    async def _finish(self, claimed: ClaimedRequest, result: RequestResult) -> None:
-        """Store the answer. Retries during database outages, because the answer has been paid for."""
-        while True:
-            try:
-                await self._records.finish(claimed, self._name, result)
-                return
-            except FilesUnavailable:
-                await asyncio.sleep(1)
+            while True:  # also in a database outage, because the answer has been paid for
+                try:
+                    await self._records.finish(claimed, self._name, output, succeeded=status == 200, usage=usage)
+                    return
+                except FilesUnavailable:
+                    await asyncio.sleep(1)
 
     async def _renew(self) -> None:
         """Also stops requests in cancelled or expired batches."""

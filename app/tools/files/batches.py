@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import orjson
-from pydantic import Field, StringConstraints
+from pydantic import StringConstraints
 
 from app.core.types import json_object
 from app.core.types.request import WITHOUT_NUL, Metadata, RequestBody
@@ -40,7 +40,7 @@ class CreateBatchJob(RequestBody):
     endpoint: BatchEndpoint
     completion_window: Literal["24h"]
     metadata: Metadata | None = None
-    output_expires_after: FileExpiry | None = Field(None)
+    output_expires_after: FileExpiry | None = None
 
 
 MAX_UNFINISHED = 100  # per owner
@@ -110,12 +110,6 @@ class ClaimedRequest(NamedTuple):
     batch: BatchJob
     request: BatchRequest
     attempt: int  # from 1
-
-
-class RequestResult(NamedTuple):
-    succeeded: bool
-    output: bytes  # a line without line break
-    usage: Sequence[int] = (0, 0, 0, 0)
 
 
 _COLUMNS = (
@@ -372,11 +366,20 @@ class Batches(Records):
         await self._tables.execute(release, *values)
 
     @in_transaction
-    def finish(self, claimed: ClaimedRequest, worker: str, result: RequestResult) -> Transaction[bool]:
-        batch_id, status = claimed.batch.id, "completed" if result.succeeded else "failed"
-        if not (yield execute(_FINISH, batch_id, claimed.request.number, worker, status, result.output)):
+    def finish(
+        self,
+        claimed: ClaimedRequest,
+        worker: str,
+        output: bytes,
+        *,
+        succeeded: bool,
+        usage: Sequence[int] = (0, 0, 0, 0),
+    ) -> Transaction[bool]:
+        """Store a request's output, a line without line break, and count its tokens."""
+        batch_id, status = claimed.batch.id, "completed" if succeeded else "failed"
+        if not (yield execute(_FINISH, batch_id, claimed.request.number, worker, status, output)):
             return False
-        counts = (int(result.succeeded), int(not result.succeeded), *result.usage)
+        counts = (int(succeeded), int(not succeeded), *usage)
         ((done, total, batch_status),) = yield execute(_COUNT, batch_id, *counts)
         if done == total and batch_status == "in_progress":
             (row,) = yield execute(f"{_BATCH} WHERE id = $1", batch_id)

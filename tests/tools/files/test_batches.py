@@ -20,7 +20,7 @@ from app.api.uvicorn.http import HTTPProtocol
 from app.core.access import hash_of
 from app.main import create_app
 from app.storage.tables import Tables, Transaction
-from app.tools.files.batches import WINDOW, Batches, BatchJob, BatchRequest, RequestResult
+from app.tools.files.batches import WINDOW, Batches, BatchJob, BatchRequest
 from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_databases import FileDatabase, SQLiteFiles
@@ -230,9 +230,9 @@ async def test_claim_that_its_process_does_not_know_of_expires(database: FileDat
     database.advance(61)
     (claimed,) = await batches.claim_requests("two", 60, 4)
     assert claimed.attempt == 2
-    assert not await batches.finish(claimed, "one", RequestResult(True, b"{}"))
-    assert await batches.finish(claimed, "two", RequestResult(True, b"{}"))
-    assert not await batches.finish(claimed, "two", RequestResult(True, b"{}"))
+    assert not await batches.finish(claimed, "one", b"{}", succeeded=True)
+    assert await batches.finish(claimed, "two", b"{}", succeeded=True)
+    assert not await batches.finish(claimed, "two", b"{}", succeeded=True)
     await store.aclose()
 
 
