@@ -38,10 +38,9 @@ class EmbeddingsUnavailable(APIError):
     status = 503
     code = "embeddings_unavailable"
 
-    def __init__(self, problem: str, *, again: bool = False, wait: float | None = None) -> None:
-        """`again`: whether to retry, after `wait` seconds if the backend sent `Retry-After`."""
+    def __init__(self, problem: str, wait: float | None = None) -> None:
+        """`wait` is the backend's `Retry-After`, in seconds."""
         super().__init__(f"The backend returned no embeddings: {problem}.", retry_after=wait)
-        self.again = again
 
 
 class VectorsUnsupported(ValueError):

@@ -11,7 +11,7 @@ import orjson
 from app.core.bounded_json import loads
 from app.core.http import retry_after
 from app.core.profile import TransportOptions
-from app.core.types import JSONObject
+from app.core.types import JSONObject, json_object
 from app.core.usage import estimated_usage, request_usage
 from app.runtime.outbound import why_no_answer
 from app.tools import Account
@@ -22,11 +22,8 @@ from app.tools.guard import OutboundRefused
 
 BATCH = 64  # texts per request
 MAX_DIMENSIONS = 16_384
-_ATTEMPTS = 3
-_MAX_WAIT = 10.0  # seconds between attempts
 _MAX_BYTES = 32 * MAX_DIMENSIONS * BATCH  # per response
 _MAX_ERROR = 10_000  # bytes
-_RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 class Embeddings:
@@ -48,8 +45,8 @@ class Embeddings:
         return await self._embed([self._document_prefix + text for text in texts], account)
 
     async def queries(self, texts: Sequence[str], account: Account | None = None) -> list[bytes]:
-        """Embed search queries like `documents`, but without retries."""
-        return await self._embed([self._query_prefix + text for text in texts], account, attempts=1)
+        """Embed search queries like `documents`."""
+        return await self._embed([self._query_prefix + text for text in texts], account)
 
     async def check(self) -> str | None:
         try:
@@ -61,44 +58,26 @@ class Embeddings:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def _embed(self, texts: list[str], account: Account | None, attempts: int = _ATTEMPTS) -> list[bytes]:
-        for attempt in range(1, attempts + 1):
-            try:
-                document = await self._document(texts)
-                break
-            except EmbeddingsUnavailable as error:
-                wait = 2.0 ** (attempt - 1) if error.retry_after is None else error.retry_after
-                if attempt == attempts or not error.again or wait > _MAX_WAIT:
-                    raise
-            await asyncio.sleep(wait)
-        usage = request_usage(document.get("usage")) or estimated_usage(texts)
-        if account:
-            account.charge_request(self.name, self._backend, usage)
-        return await asyncio.to_thread(_vectors, document, len(texts))
-
-    async def _document(self, texts: list[str]) -> JSONObject:
-        """Raises `EmbeddingsUnavailable` for statuses other than 200."""
+    async def _embed(self, texts: list[str], account: Account | None) -> list[bytes]:
         try:
             answer = await self._http.post("embeddings", json={**self._body, "input": texts})
         except OutboundRefused as error:
             raise EmbeddingsUnavailable(str(error).rstrip(".")) from None
         except httpx.HTTPError as error:
-            raise EmbeddingsUnavailable(why_no_answer(error), again=True) from None
-        if answer.status_code == 200:
+            raise EmbeddingsUnavailable(why_no_answer(error)) from None
+        if answer.status_code != 200:
+            text = answer.content[:_MAX_ERROR].decode(errors="replace")
+            wait = retry_after(answer.headers, text) if answer.status_code in (429, 503) else None
+            raise EmbeddingsUnavailable(f"status {answer.status_code}", wait)
+        try:
             # Hundreds of thousands of numbers: parse in a thread.
-            return await asyncio.to_thread(_parsed, answer.content)
-        text = answer.content[:_MAX_ERROR].decode(errors="replace")
-        wait = retry_after(answer.headers, text) if answer.status_code in (429, 503) else None
-        again = answer.status_code in _RETRYABLE
-        raise EmbeddingsUnavailable(f"status {answer.status_code}", again=again, wait=wait)
-
-
-def _parsed(content: bytes) -> JSONObject:
-    try:
-        document = loads(content, BATCH * MAX_DIMENSIONS)
-    except orjson.JSONDecodeError:
-        document = None
-    return document if isinstance(document, dict) else {}
+            document = json_object(await asyncio.to_thread(loads, answer.content, BATCH * MAX_DIMENSIONS))
+        except orjson.JSONDecodeError:
+            document = {}
+        usage = request_usage(document.get("usage")) or estimated_usage(texts)
+        if account:
+            account.charge_request(self.name, self._backend, usage)
+        return await asyncio.to_thread(_vectors, document, len(texts))
 
 
 def _vectors(document: JSONObject, count: int) -> list[bytes]:

@@ -39,8 +39,9 @@ _T = TypeVar("_T")
 INDEXING_WORKERS = 3  # files per process; one fewer per owner
 POLL = 5.0  # seconds between checks for files abandoned by other processes
 SWEEP = 60.0  # seconds
-ATTEMPTS = 3  # per file, and per step during an outage
+ATTEMPTS = 3  # per file
 RETRY = 15.0  # seconds before the second attempt, if the file is not the cause; doubled for the third
+STEP_RETRIES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # seconds between attempts of a step, such as embedding `BATCH` chunks
 LONGEST_WAIT = 600.0  # seconds; if the backend requests a longer wait, the file fails
 
 
@@ -54,11 +55,10 @@ class Ingestion:
         lease: float = 15.0,
         parse_timeout: float = 300.0,
         index_timeout: float = 3600.0,
-        retry: float = RETRY,
     ) -> None:
-        """Arguments are in seconds; `lease` is a claim's duration, and `retry` the pause before the second attempt."""
+        """Arguments are in seconds; `lease` is a claim's duration."""
         self._files, self._records, self._embeddings = files, records, embeddings
-        self._lease, self._index_timeout, self._retry_pause = lease, index_timeout, retry
+        self._lease, self._index_timeout = lease, index_timeout
         self._calls = IsolatedCalls(INDEXING_WORKERS, seconds=parse_timeout, memory=MAX_MEMORY)
         self._tasks: list[asyncio.Task[None]] = []
         self._wakeups = [asyncio.Event() for _ in range(INDEXING_WORKERS)]
@@ -167,7 +167,7 @@ class Ingestion:
         if job.attempt >= ATTEMPTS:
             await self._records.fail(job, "server_error", message)
         else:
-            await self._records.release(job, self._retry_pause * job.attempt, failed=True)
+            await self._records.release(job, RETRY * job.attempt, failed=True)
 
     async def _ingest_in_time(self, job: Job, folder: Path) -> None:
         try:
@@ -193,17 +193,16 @@ class Ingestion:
         await self._repeated(job, lambda: self._records.complete(job, _chunks(text, vectors, size), model))
 
     async def _repeated(self, job: Job, step: Callable[[], Awaitable[_T]]) -> _T:
-        """Retry only this step in an outage. Waiting for the backend's `Retry-After` does not count as a failure."""
-        failures = 0
+        """Retry only this step in an outage. Waiting for the backend's `Retry-After` does not count as an attempt."""
+        pauses = iter(STEP_RETRIES)
         while True:
             try:
                 return await step()
             except (EmbeddingsUnavailable, FilesUnavailable) as error:
                 requested = error.retry_after if isinstance(error, EmbeddingsUnavailable) else None
-                failures += requested is None
-                if failures == ATTEMPTS or (requested or 0) > LONGEST_WAIT:
+                wait = next(pauses, None) if requested is None else requested
+                if wait is None or wait > LONGEST_WAIT:
                     raise
-                wait = self._retry_pause * failures if requested is None else requested
                 fields = {"file_id": job.file_id, "retry_in": round(wait, 1), "reason": error.message}
                 logger.info("file indexing delayed", extra=fields)
             await asyncio.sleep(wait)

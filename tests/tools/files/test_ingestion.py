@@ -17,7 +17,7 @@ from app.errors import TooManyRequests
 from app.tools import Account
 from app.tools.files import File, FilesUnavailable, Page
 from app.tools.files.embeddings import Embeddings
-from app.tools.files.ingestion import ATTEMPTS, RETRY, Ingestion
+from app.tools.files.ingestion import ATTEMPTS, RETRY, STEP_RETRIES, Ingestion
 from app.tools.files.parsing import extract
 from app.tools.files.postgres import PostgresVectorStores
 from app.tools.files.records import FileStore
@@ -475,27 +475,24 @@ LONG = " ".join(f"Garden {number} is green." for number in range(20_000)).encode
 
 
 async def indexed(
-    server: EmbeddingServer, store: FileStore, embeddings: Embeddings, account: Account = PAID, **options: Any
+    server: EmbeddingServer, store: FileStore, embeddings: Embeddings, account: Account = PAID
 ) -> StoreFile:
     id = await upload(store, "a.txt", LONG)
     await store.vector_stores.create(STORE, [NewStoreFile(id)])
-    async with reading(store, embeddings, account, **options):
+    async with reading(store, embeddings, account):
         return await settled(store, id)
 
 
 @pytest.mark.parametrize("code", [429, 503])
-async def test_file_waits_as_long_as_the_embeddings_request(
-    database: FileDatabase, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.tools.files.embeddings._MAX_WAIT", 0.0)  # the reader waits as if for a minute
+async def test_file_waits_as_long_as_the_embeddings_request(database: FileDatabase, code: int) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
-        server.refusals, server.refusal_headers = [200, *[code] * (ATTEMPTS + 2)], {"Retry-After-Ms": "10"}
+        server.refusals, server.refusal_headers = [200, *[code] * (len(STEP_RETRIES) + 2)], {"Retry-After-Ms": "10"}
         embeddings = await stack.enter_async_context(model(server))
         account = Paid()
         file = await indexed(server, store, embeddings, account)
         assert (file.status, server.refusals) == ("completed", [])
         assert len(server.texts) == len({*server.texts}) > 128
-        assert len(account.charged) == len(server.requests) - ATTEMPTS - 2
+        assert len(account.charged) == len(server.requests) - len(STEP_RETRIES) - 2
 
 
 async def test_file_whose_embeddings_are_refused_for_hours_fails(database: FileDatabase) -> None:
@@ -507,24 +504,31 @@ async def test_file_whose_embeddings_are_refused_for_hours_fails(database: FileD
         assert len(server.requests) == 2
 
 
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.tools.files.ingestion.STEP_RETRIES", [0.01] * 2)
+
+
+@pytest.mark.usefixtures("quick_retries")
 async def test_batches_that_are_embedded_are_kept_after_a_failure(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
-        server.refusals = [200, *[400] * (ATTEMPTS - 1), 200, 400]
+        server.refusals = [200, 500, 400, 200, 429]
         embeddings = await stack.enter_async_context(model(server))
         account = Paid()
-        file = await indexed(server, store, embeddings, account, retry=0.01)
+        file = await indexed(server, store, embeddings, account)
         assert file.status == "completed"
         assert len(server.texts) == len({*server.texts}) > 128
-        assert len(account.charged) == len(server.requests) - ATTEMPTS
+        assert len(account.charged) == len(server.requests) - 3
 
 
+@pytest.mark.usefixtures("quick_retries")
 async def test_file_whose_embeddings_fail_in_every_attempt_fails(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
-        server.refusals = [200, *[400] * ATTEMPTS]
+        server.refusals = [200, 400, 400, 400]
         embeddings = await stack.enter_async_context(model(server))
-        file = await indexed(server, store, embeddings, retry=0.01)
+        file = await indexed(server, store, embeddings)
         assert file.error == ("server_error", "The backend returned no embeddings: status 400.")
-        assert len(server.requests) == 1 + ATTEMPTS
+        assert len(server.requests) == 4
 
 
 class Incomplete:
@@ -544,13 +548,14 @@ class Incomplete:
         return await self._records.complete(*arguments)
 
 
+@pytest.mark.usefixtures("quick_retries")
 async def test_file_that_could_not_be_stored_is_not_embedded_again(database: FileDatabase) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server))
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         records: Any = Incomplete(store.vector_stores)
-        ingestion = Ingestion(store, records, embeddings, retry=0.01)
+        ingestion = Ingestion(store, records, embeddings)
         ingestion.start(lambda key: PAID)
         assert (await settled(store, id)).status == "completed"
         assert (records.failed, len(server.requests)) == (True, 1)
