@@ -33,7 +33,7 @@ from app.responses import Caller
 from app.runtime.tasks import cancel, end, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
 from app.tools.files.batches import MAX_REQUESTS, Batches, BatchJob, BatchRequest, ClaimedRequest, usage_counts
-from app.tools.files.uploads import ContentWriter
+from app.tools.files.records.contents import ContentWriter
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class BatchWorker:
             async for succeeded, line in self._output(batch, status):
                 name = "output" if succeeded else "error"
                 if name not in writers:
-                    writer = ContentWriter(self._store, new_file_id())
+                    writer = ContentWriter(self._store.contents, new_file_id())
                     writers[name] = await stack.enter_async_context(writer)
                 await writers[name].write(line + b"\n")
             now = int(self._clock())

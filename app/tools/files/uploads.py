@@ -12,17 +12,17 @@ import contextlib
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import replace
-from types import TracebackType
-from typing import Annotated, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field, StringConstraints, field_validator
 
 from app.core.types.request import WITHOUT_NUL, RequestBody
 from app.errors import InvalidRequest, NotFound
-from app.tools.files import BATCH_LIFETIME, PIECE, File, Page, file_not_found, list_page, new_file_id
+from app.tools.files import BATCH_LIFETIME, File, Page, file_not_found, list_page, new_file_id
 from app.tools.files.records import FileStore
+from app.tools.files.records.contents import ContentWriter
 from app.tools.files.records.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 
 Purpose: TypeAlias = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -45,7 +45,7 @@ class Files:
         limits = [(self.max_bytes, upload_too_large(self.max_bytes))]
         if (limit := self.max_owner_bytes) is not None:
             limits.insert(0, (limit - await self._store.stored_bytes(owner), storage_full(limit, "file")))
-        async with ContentWriter(self._store, new_file_id(), limits) as content:
+        async with ContentWriter(self._store.contents, new_file_id(), limits) as content:
             yield content
 
     async def add(self, owner: str, content: ContentWriter, filename: str, purpose: str, lifetime: int | None) -> File:
@@ -80,55 +80,6 @@ class Files:
         if not await self._store.delete(owner, file_id):
             raise file_not_found(file_id)
         return {"id": file_id, "object": "file", "deleted": True}
-
-
-class ContentWriter:
-    """
-    Writes content to the store in pieces, and deletes it on exit unless `committed`.
-
-    `limits` are sizes in bytes, each with the error raised above it.
-    """
-
-    def __init__(self, store: FileStore, content_id: str, limits: Sequence[tuple[int, InvalidRequest]] = ()) -> None:
-        self._store, self._limits = store, limits
-        self._buffer = bytearray()
-        self._pieces = 0
-        self.id = content_id
-        self.committed = False
-        self.bytes = 0
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self.committed and self._pieces:
-            with contextlib.suppress(Exception):  # the next sweep deletes the rest
-                await self._store.discard(self.id)
-
-    async def write(self, data: bytes) -> None:
-        """Raises `InvalidRequest` above a limit."""
-        self.bytes += len(data)
-        for limit, error in self._limits:
-            if self.bytes > limit:
-                raise error
-        self._buffer += data
-        while len(self._buffer) >= PIECE:
-            piece = bytes(self._buffer[:PIECE])
-            del self._buffer[:PIECE]
-            await self._write(piece)
-
-    async def flush(self) -> None:
-        """Write the last, partial piece, and complete the content."""
-        if self._buffer:
-            await self._write(bytes(self._buffer))
-            self._buffer.clear()
-        await self._store.finish(self.id)
-
-    async def _write(self, piece: bytes) -> None:
-        number, self._pieces = self._pieces, self._pieces + 1
-        await self._store.write(self.id, number, piece)
 
 
 def expiry_of(created_at: int, purpose: str, lifetime: int | None) -> int | None:
@@ -227,7 +178,7 @@ class MultipartUploads:
         _check_pending(upload)
         max_part_bytes = min(MAX_PART_BYTES, upload.bytes)
         limits = [(max_part_bytes, upload_too_large(max_part_bytes, "data"))]
-        async with ContentWriter(self._store, f"part_{secrets.token_hex(16)}", limits) as content:
+        async with ContentWriter(self._store.contents, f"part_{secrets.token_hex(16)}", limits) as content:
             async for piece in data:
                 await content.write(piece)
             if not content.bytes:

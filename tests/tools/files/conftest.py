@@ -50,8 +50,8 @@ def openai_client(url: str, key: str = "ada") -> AsyncOpenAI:
 async def add_file(
     store: FileStore, file_id: str, content: bytes = b"x", *, owner: str = "ada", name: str = "a.txt"
 ) -> None:
-    await store.write(file_id, 0, content)
-    await store.finish(file_id)
+    await store.contents.write(file_id, 0, content)
+    await store.contents.finish(file_id)
     assert await store.add(File(file_id, owner, name, "assistants", len(content), 1))
 
 

@@ -197,8 +197,8 @@ async def test_upload_whose_client_disconnects_leaves_nothing(server: str, datab
 
 async def test_upload_that_was_abandoned_is_swept(database: FileDatabase) -> None:
     store = database.open()
-    await store.write("file-a", 0, b"all of it, and never added")
-    await store.finish("file-a")
+    await store.contents.write("file-a", 0, b"all of it, and never added")
+    await store.contents.finish("file-a")
     database.advance(ABANDONED_AFTER - 100)
     await store.sweep()
     assert database.pieces() == 1
@@ -224,7 +224,7 @@ async def test_files_are_shared_by_several_workers(database: FileDatabase) -> No
 async def test_file_list_may_end_before_an_entry(database: FileDatabase) -> None:
     store = database.open()
     for n in range(6):
-        await store.write(f"file-{n}", 0, b"x")
+        await store.contents.write(f"file-{n}", 0, b"x")
         await store.add(File(f"file-{n}", "ada", "a.txt", "user_data", 1, n))
     newest, more = await store.files("ada", Page(2, descending=True, before="file-1"))
     assert ([file.id for file in newest], more) == (["file-3", "file-2"], True)

@@ -593,8 +593,8 @@ async def test_removed_files_leave_no_piece_and_no_chunk(database: FileDatabase,
         expires = int(database.now()) + 1000 if how == "file expired" else None
         for id in ids:
             for number in range(3):
-                await store.write(id, number, b"words")
-            await store.finish(id)
+                await store.contents.write(id, number, b"words")
+            await store.contents.finish(id)
             await store.add(File(id, "ada", "a.txt", "assistants", 15, 1, expires))
         await records.add(STORE, [NewStoreFile(id) for id in ids], "vsfb_1")
         chunks = [TextChunk(f"words {number}", bytes(16)) for number in range(100)]

@@ -94,9 +94,9 @@ async def test_upload_that_is_discarded_leaves_nothing_in_s3(s3: S3Server, tmp_p
     storage = ObjectStorage(s3.patient_url, s3.environment, FilesUnavailable)
     store = SQLiteFileStore(tmp_path / "files.db", storage)
     for number in range(2 * PART // PIECE):
-        await store.write("file-discarded", number, bytes(PIECE))
+        await store.contents.write("file-discarded", number, bytes(PIECE))
     assert s3.unfinished() == ["files/file-discarded"]
-    await store.discard("file-discarded")
+    await store.contents.discard("file-discarded")
     assert "files/file-discarded" not in [*s3.unfinished(), *s3.objects()]
     await store.aclose()
 
@@ -156,14 +156,14 @@ async def test_files_in_objects_are_unavailable_without_content_url(
 
 async def test_object_of_a_killed_upload_is_swept_after_an_hour(folder: ObjectFiles) -> None:
     killed = folder.open()
-    await killed.write("file-half", 0, bytes(PART + 1))
+    await killed.contents.write("file-half", 0, bytes(PART + 1))
     half = folder.folder / "file-half#1"  # as obstore leaves it when the process is killed
     copy = half.read_bytes()
-    await killed.discard("file-half")
+    await killed.contents.discard("file-half")
     half.write_bytes(copy)
-    await killed.write("file-whole", 0, b"x")
-    await killed.finish("file-whole")
-    await killed.write("file-half", 0, b"y")  # claimed again, and not finished
+    await killed.contents.write("file-whole", 0, b"x")
+    await killed.contents.finish("file-whole")
+    await killed.contents.write("file-half", 0, b"y")  # claimed again, and not finished
     await add_file(killed, "file-kept", b"kept")
     await killed.aclose()
     store = folder.open()
@@ -183,8 +183,8 @@ async def test_rows_in_postgresql_claim_objects(postgres_server: PostgresServer,
     storage = ObjectStorage(f"file://{tmp_path}/contents", {}, FilesUnavailable)
     store = PostgresFileStore.from_url(database.url, storage)
     for number in range(2):
-        await store.write("file-abandoned", number, bytes(PIECE))
-    await store.finish("file-abandoned")
+        await store.contents.write("file-abandoned", number, bytes(PIECE))
+    await store.contents.finish("file-abandoned")
     await add_file(store, "file-kept", b"kept")
     await add_file(store, "file-deleted", b"deleted")
     await store.sweep()
@@ -205,14 +205,14 @@ async def test_upload_that_was_swept_cannot_be_continued_or_added(folder: Object
     store = folder.open()
     file = File("file-a", "ada", "a.txt", "user_data", 1, 1)
     for finished in (True, False):
-        await store.write("file-a", 0, b"x")
+        await store.contents.write("file-a", 0, b"x")
         if finished:
-            await store.finish("file-a")
+            await store.contents.finish("file-a")
         folder.advance(ABANDONED_AFTER + 1)
         await store.sweep()
         with pytest.raises(FilesUnavailable):
-            await (store.add(file) if finished else store.finish("file-a"))
-        await store.discard("file-a")
+            await (store.add(file) if finished else store.contents.finish("file-a"))
+        await store.contents.discard("file-a")
     assert await store.file("ada", "file-a") is None
     assert not [*folder.folder.iterdir()]
     await store.aclose()

@@ -65,7 +65,7 @@ async def test_concurrent_starts_make_the_tables_once(private: PostgresServer) -
         private.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         stores = [PostgresFileStore.from_url(private.patient_url) for _ in range(6)]
         await asyncio.gather(*(store.prepare_vectors() for store in stores))
-        await asyncio.gather(*(store.write(f"file-{n}", 0, b"x") for n, store in enumerate(stores)))
+        await asyncio.gather(*(store.contents.write(f"file-{n}", 0, b"x") for n, store in enumerate(stores)))
         assert private.sql("SELECT count(*) FROM antiphon_pieces").strip() == "6"
         assert private.sql("SELECT extname FROM pg_extension WHERE extname = 'vector'").strip() == "vector"
         await asyncio.gather(*(store.aclose() for store in stores))

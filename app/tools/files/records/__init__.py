@@ -34,12 +34,12 @@ class FileStore(Records, ABC):
     vector_stores: VectorStoreRecords
 
     def __init__(self, tables: Tables, storage: ObjectStorage | None) -> None:
-        """New content is written to `storage` if configured, otherwise to the database."""
+        """New `contents` are written to `storage` if configured, otherwise to the database."""
         super().__init__(tables)
         self.tables = tables
         self._pieces = Pieces(tables, self.WRITE_PIECE, self.DELETE_CHUNKS)
         self._objects = ObjectContents(tables, storage)
-        self._written: Pieces | ObjectContents = self._objects if storage else self._pieces
+        self.contents: Pieces | ObjectContents = self._objects if storage else self._pieces
         self.uploads = UploadRecords(tables)
         self.attachments = Attachments(tables, self._objects) if storage else None
 
@@ -57,18 +57,6 @@ class FileStore(Records, ABC):
 
     async def aclose(self) -> None:
         await self._tables.aclose()
-
-    async def write(self, content_id: str, number: int, data: bytes) -> None:
-        """Write a piece, numbered from 0, to a file or upload part. The content is not visible before `add`."""
-        await self._written.write(content_id, number, data)
-
-    async def finish(self, content_id: str) -> None:
-        """Complete the content after its last piece, before `add`."""
-        await self._written.finish(content_id)
-
-    async def discard(self, content_id: str) -> None:
-        """Delete the pieces of a file or part that was never added."""
-        await self._written.discard(content_id)
 
     @in_transaction
     def add(self, file: File, limit: int | None = None) -> Transaction[bool]:

@@ -14,12 +14,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from app.storage.tables import Records, Tables, Transaction, execute, in_transaction
-from app.tools.files import PIECE
-from app.tools.files.records.contents import ObjectContents, claim_content
+from app.tools.files.records.contents import ContentWriter, ObjectContents, claim_content
 from app.tools.files.records.uploads import within_limit
 
 CHECKED = 100  # per check
@@ -73,23 +71,13 @@ class Attachments(Records):
 
         Returns None, without changes, if the owner's files would exceed `limit` bytes in total.
         """
-        content_id, size, number = f"object-{secrets.token_hex(12)}", 0, 0
-        added = None
-        try:
+        async with ContentWriter(self._objects, f"object-{secrets.token_hex(12)}") as content:
             async for piece in pieces:
-                await self._objects.write(content_id, number, piece)
-                size, number = size + len(piece), number + 1
-            if not number:
-                await self._objects.write(content_id, 0, b"")
-            await self._objects.finish(content_id)
-            new = attachment._replace(id=content_id, bytes=size)
-            if await self._add(new, limit):
-                added = new
-        finally:
-            if not added:
-                with suppress(Exception):  # the next sweep deletes the rest
-                    await self._objects.discard(content_id)
-        return added
+                await content.write(piece)
+            await content.flush()
+            new = attachment._replace(id=content.id, bytes=content.bytes)
+            content.committed = await self._add(new, limit)
+        return new if content.committed else None
 
     @in_transaction
     def _add(self, new: Attachment, limit: int | None) -> Transaction[bool]:
@@ -114,8 +102,7 @@ class Attachments(Records):
         """Store an image, and return its id. The checker first checks it after `seconds`."""
 
         async def pieces() -> AsyncIterator[bytes]:
-            for start in range(0, len(record), PIECE):
-                yield record[start : start + PIECE]
+            yield record
 
         new = new_attachment(owner, place, name)
         added = await self.add(new._replace(checker=checker, check_at=new.created_at + seconds), pieces())

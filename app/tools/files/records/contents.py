@@ -7,14 +7,17 @@ The claim is written before the content and deleted before it, so a sweep finds 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
+from app.errors import InvalidRequest
 from app.storage import Outage
 from app.storage.object_storage import ObjectStorage, ObjectWriter
 from app.storage.tables import Records, Rows, Tables, Transaction, execute, execute_many, in_transaction
-from app.tools.files import ABANDONED_AFTER, FilesUnavailable
+from app.tools.files import ABANDONED_AFTER, PIECE, FilesUnavailable
 
 
 def claim_content(content_id: str, kind: Literal["file", "part", "attachment"]) -> Transaction[None]:
@@ -203,3 +206,54 @@ class ObjectContents(Records):
         if self._storage is None:
             raise self._unset.begins("files are in object storage, and `content_url` is not set")
         return self._storage
+
+
+class ContentWriter:
+    """
+    Writes content in pieces of `PIECE` bytes, and deletes it on exit unless `committed`.
+
+    `limits` are sizes in bytes, each with the error raised above it.
+    """
+
+    def __init__(
+        self, contents: Pieces | ObjectContents, content_id: str, limits: Sequence[tuple[int, InvalidRequest]] = ()
+    ) -> None:
+        self._contents, self._limits = contents, limits
+        self._buffer = bytearray()
+        self._pieces = 0
+        self.id = content_id
+        self.committed = False
+        self.bytes = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.committed and self._pieces:
+            with contextlib.suppress(Exception):  # the next sweep deletes the rest
+                await self._contents.discard(self.id)
+
+    async def write(self, data: bytes) -> None:
+        """Raises `InvalidRequest` above a limit."""
+        self.bytes += len(data)
+        for limit, error in self._limits:
+            if self.bytes > limit:
+                raise error
+        self._buffer += data
+        while len(self._buffer) >= PIECE:
+            piece = bytes(self._buffer[:PIECE])
+            del self._buffer[:PIECE]
+            await self._write(piece)
+
+    async def flush(self) -> None:
+        """Write the last, partial piece, and complete the content, before it is added."""
+        if self._buffer or not self._pieces:
+            await self._write(bytes(self._buffer))
+            self._buffer.clear()
+        await self._contents.finish(self.id)
+
+    async def _write(self, piece: bytes) -> None:
+        number, self._pieces = self._pieces, self._pieces + 1
+        await self._contents.write(self.id, number, piece)
