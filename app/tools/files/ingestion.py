@@ -208,7 +208,7 @@ class Ingestion:
             await asyncio.sleep(wait)
 
     async def _extract(self, job: Job, source: Path, target: Path) -> None:
-        arguments = (str(source), str(target), job.filename, job.strategy.max_tokens, job.strategy.overlap)
+        arguments = (str(source), str(target), job.filename, job.max_tokens, job.overlap)
         if await asyncio.to_thread(is_simple, source, job.filename):
             await asyncio.to_thread(extract, *arguments)
             return

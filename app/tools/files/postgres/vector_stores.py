@@ -122,7 +122,7 @@ WITH claimed AS (
     INSERT INTO antiphon_turns SELECT queue, clock_timestamp() FROM claimed
     ON CONFLICT (queue) DO UPDATE SET served = excluded.served
 )
-SELECT claimed.number, attempts, queue, key, store, id, filename, bytes, max_tokens, overlap
+SELECT claimed.number, attempts, queue, key, store, id, filename, max_tokens, overlap
 FROM claimed JOIN antiphon_files USING (id)
 """
 _COMPLETE = f"""

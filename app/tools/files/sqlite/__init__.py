@@ -110,8 +110,7 @@ _CLAIM = f"""
 UPDATE antiphon_store_files SET claim = $2, claimed_until = {{moment}} + $3, attempts = attempts + 1
 WHERE {{row}} = ({_NEXT})
 RETURNING {{row}}, attempts, queue, key, store, id,
-    (SELECT filename FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id),
-    (SELECT bytes FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id), max_tokens, overlap
+    (SELECT filename FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id), max_tokens, overlap
 """
 _ROWS_OF_STORE = "SELECT {row} FROM antiphon_store_files WHERE store = $1"
 _COMPLETE = f"""

@@ -64,9 +64,9 @@ class VectorStores:
         now = int(self._clock())
         days = body.expires_after.days if body.expires_after else None
         store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
-        strategy = body.chunking_strategy.strategy()
+        sizes = body.chunking_strategy.static
         files = [
-            NewStoreFile(file_id, None, strategy, access.name, f"file_ids[{body.file_ids.index(file_id)}]")
+            NewStoreFile(file_id, None, sizes, access.name, f"file_ids[{body.file_ids.index(file_id)}]")
             for file_id in dict.fromkeys(body.file_ids)
         ]
         await self._records.create(store, files)
@@ -164,7 +164,8 @@ class VectorStores:
     ) -> dict[str, object]:
         self._check_model(access, "file_id")
         store = await self._store(owner, store_id)
-        await self._records.add(store, [_new_file(body, access, "file_id")])
+        file = NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.static, access.name, "file_id")
+        await self._records.add(store, [file])
         self._wake()
         return (await self._file(store, body.file_id)).resource()
 
@@ -212,8 +213,11 @@ class VectorStores:
         store = await self._store(owner, store_id)
         batch_id = _new_id("vsfb")
         field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
-        files = [_new_file(entry, access, field.format(index)) for index, entry in enumerate(body.entries())]
-        await self._records.add(store, [*{file.id: file for file in files}.values()], batch_id)
+        files: dict[str, NewStoreFile] = {}
+        for index, entry in enumerate(body.entries()):
+            sizes, param = entry.chunking_strategy.static, field.format(index)
+            files[entry.file_id] = NewStoreFile(entry.file_id, entry.attributes, sizes, access.name, param)
+        await self._records.add(store, [*files.values()], batch_id)
         self._wake()
         return await self.batch(owner, store_id, batch_id)
 
@@ -286,7 +290,3 @@ def _new_id(prefix: str) -> str:
 
 def _store_not_found(store_id: str) -> NotFound:
     return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")
-
-
-def _new_file(body: AddFile, access: KeyAccess, param: str) -> NewStoreFile:
-    return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy(), access.name, param)

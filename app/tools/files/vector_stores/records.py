@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field, model_validator
+
+from app.core.types.request import RequestBody
 
 ErrorCode: TypeAlias = Literal["server_error", "unsupported_file", "invalid_file"]
 Attributes: TypeAlias = Mapping[str, str | float | bool]
 DAY = 86400
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkingStrategy:
-    """Sizes are in estimated tokens."""
+class Sizes(RequestBody):
+    """A file's chunking, in estimated tokens."""
 
-    max_tokens: int = 800
-    overlap: int = 400
+    max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)] = 800
+    chunk_overlap_tokens: Annotated[int, Field(ge=0, le=2048)] = 400
 
-    def resource(self) -> dict[str, object]:
-        sizes = {"max_chunk_size_tokens": self.max_tokens, "chunk_overlap_tokens": self.overlap}
-        return {"type": "static", "static": sizes}
+    @model_validator(mode="after")
+    def _overlap_fits(self) -> Sizes:
+        if self.chunk_overlap_tokens * 2 > self.max_chunk_size_tokens:
+            raise ValueError("chunk_overlap_tokens must not exceed half of max_chunk_size_tokens")
+        return self
 
 
 class FileCounts(NamedTuple):
@@ -85,9 +90,11 @@ class StoreFile:
     usage_bytes: int
     error: tuple[ErrorCode, str] | None
     attributes: Attributes | None
-    strategy: ChunkingStrategy
+    max_tokens: int  # per chunk
+    overlap: int
 
     def resource(self) -> dict[str, object]:
+        sizes = {"max_chunk_size_tokens": self.max_tokens, "chunk_overlap_tokens": self.overlap}
         return {
             "id": self.id,
             "object": "vector_store.file",
@@ -96,7 +103,7 @@ class StoreFile:
             "vector_store_id": self.store_id,
             "status": self.status,
             "last_error": self.error and {"code": self.error[0], "message": self.error[1]},
-            "chunking_strategy": self.strategy.resource(),
+            "chunking_strategy": {"type": "static", "static": sizes},
             "attributes": self.attributes or {},
         }
 
@@ -105,7 +112,7 @@ class StoreFile:
 class NewStoreFile:
     id: str
     attributes: Attributes | None = None
-    strategy: ChunkingStrategy = field(default_factory=ChunkingStrategy)
+    sizes: Sizes = field(default_factory=Sizes)
     key: str = ""  # key name, charged for embeddings
     param: str = "file_id"  # JSON path of the id, for errors
 
@@ -122,8 +129,8 @@ class Job:
     store_id: str
     file_id: str
     filename: str
-    bytes: int
-    strategy: ChunkingStrategy
+    max_tokens: int  # per chunk
+    overlap: int
 
 
 def vector_space(model: str, vector: bytes) -> str:

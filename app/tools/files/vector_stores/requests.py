@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.core.types.content import tag_of
 from app.core.types.request import WITHOUT_NUL, Metadata, RequestBody
 from app.tools.files.vector_stores.ranking import MAX_RESULTS, RankingOptions
-from app.tools.files.vector_stores.records import ChunkingStrategy
+from app.tools.files.vector_stores.records import Sizes
 
 Value: TypeAlias = str | float | bool
 Predicate: TypeAlias = Callable[[Mapping[str, object]], bool]
@@ -107,28 +107,12 @@ class ExpiresAfter(RequestBody):
 
 class AutoChunking(RequestBody):
     type: Literal["auto"] = "auto"
-
-    def strategy(self) -> ChunkingStrategy:
-        return ChunkingStrategy()
-
-
-class Sizes(RequestBody):
-    max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)] = 800
-    chunk_overlap_tokens: Annotated[int, Field(ge=0, le=2048)] = 400
-
-    @model_validator(mode="after")
-    def _overlap_fits(self) -> Sizes:
-        if self.chunk_overlap_tokens * 2 > self.max_chunk_size_tokens:
-            raise ValueError("chunk_overlap_tokens must not exceed half of max_chunk_size_tokens")
-        return self
+    static: ClassVar[Sizes] = Sizes()  # the defaults
 
 
 class StaticChunking(RequestBody):
     type: Literal["static"]
     static: Sizes
-
-    def strategy(self) -> ChunkingStrategy:
-        return ChunkingStrategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
 
 
 Chunking: TypeAlias = Annotated[

@@ -20,7 +20,6 @@ from app.tools.files.vector_stores.records import (
     DAY,
     Attributes,
     Candidate,
-    ChunkingStrategy,
     ErrorCode,
     FileCounts,
     Job,
@@ -112,7 +111,7 @@ class VectorStoreRecords(Records, ABC):
         """
         Claim the next file of a queue not in `excluded`, for `lease` seconds.
 
-        Returns its row, attempts, queue, key, store, id, filename, bytes, chunk size and overlap.
+        Returns the fields of `Job` after `claim`.
         """
 
     @abstractmethod
@@ -196,11 +195,7 @@ class VectorStoreRecords(Records, ABC):
         """
         claim = secrets.token_hex(8)
         rows = await self._claim([*excluded], claim, lease)
-        if not rows:
-            return None
-        *fields, max_tokens, overlap = rows[0]
-        fields.append(ChunkingStrategy(max_tokens, overlap))
-        return Job(claim, *fields)
+        return Job(claim, *rows[0]) if rows else None
 
     async def renew(self, job: Job, lease: float) -> bool:
         until = "claimed_until = {moment} + $3 * {second}"
@@ -342,8 +337,8 @@ def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int 
     """Queue a store's files for indexing; `batch` is their batch's row."""
     rows: list[tuple[object, ...]] = []
     for file in files:
-        chunking = file.strategy.max_tokens, file.strategy.overlap
-        rows.append((store.id, batch, file.id, file.key, encode_fields(file.attributes), *chunking, store.owner))
+        sizes = file.sizes.max_chunk_size_tokens, file.sizes.chunk_overlap_tokens
+        rows.append((store.id, batch, file.id, file.key, encode_fields(file.attributes), *sizes, store.owner))
     yield execute_many(_INSERT_FILE, rows)
 
 
@@ -366,5 +361,5 @@ def store_file_of(row: Row) -> StoreFile:
     """The last column, the row number, is ignored."""
     *fields, code, message, attributes, max_tokens, overlap, _ = row
     error = (code, message) if code else None
-    fields += error, decode_fields(attributes), ChunkingStrategy(max_tokens, overlap)
+    fields += error, decode_fields(attributes), max_tokens, overlap
     return StoreFile(*fields)
