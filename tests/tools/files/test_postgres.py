@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from app.cli.check import check_connectivity
+from app.errors import NotFound
 from app.tools.files import FilesUnavailable, Page, VectorsUnsupported
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.postgres.vector_stores import NEAREST
@@ -183,13 +184,13 @@ async def test_text_that_postgresql_cannot_hold_is_no_outage(store: FileStore) -
     assert await store.file("ada", odd) is None
     assert not await store.delete("ada", odd)
     assert await store.files("ada", Page(), odd) == ([], False)
-    assert await store.vector_stores.get("ada", odd) is None
+    with pytest.raises(NotFound):
+        await store.vector_stores.get("ada", odd)
     await fill(store, "bread\0 and yeast")
     (found,) = await store.vector_stores.search(STORE, Query(f"yeast {odd}"), 5)
     assert found.text == "bread\ufffd and yeast"
     assert await store.vector_stores.update("ada", STORE.id, {"name": odd, "metadata": {"a": odd}})
     stored = await store.vector_stores.get("ada", STORE.id)
-    assert stored
     assert (stored.name, stored.metadata) == ("a\ufffdb?", {"a": odd})
     assert await store.vector_stores.set_attributes(STORE, "file-0", {"a": odd})
     assert not await store.vector_stores.cancel_batch(STORE, odd)

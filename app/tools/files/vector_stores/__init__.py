@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from app.core.access import UNRESTRICTED, KeyAccess
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest
 from app.tools import Account
 from app.tools.files import EmbeddingsUnavailable, Page, file_not_found, list_page
 from app.tools.files.vector_stores.ranking import RankingOptions, rank
@@ -19,7 +19,6 @@ from app.tools.files.vector_stores.records import (
     FileCounts,
     NewStoreFile,
     Query,
-    StoreFile,
     VectorStore,
 )
 from app.tools.files.vector_stores.requests import (
@@ -33,7 +32,7 @@ from app.tools.files.vector_stores.requests import (
     UpdateVectorStore,
     predicate,
 )
-from app.tools.files.vector_stores.sql import VectorStoreRecords
+from app.tools.files.vector_stores.sql import VectorStoreRecords, store_not_found
 
 if TYPE_CHECKING:
     from app.tools.files.embeddings import Embeddings  # imports httpx
@@ -95,7 +94,7 @@ class VectorStores:
         ]
 
     async def retrieve(self, owner: str, store_id: str) -> dict[str, object]:
-        return (await self._store(owner, store_id)).resource(self._clock())
+        return (await self._records.get(owner, store_id)).resource(self._clock())
 
     async def update(self, owner: str, store_id: str, body: UpdateVectorStore) -> dict[str, object]:
         """Update only the fields in the request."""
@@ -107,13 +106,13 @@ class VectorStores:
         if "expires_after" in body.model_fields_set:
             changes["expires_days"] = body.expires_after.days if body.expires_after else None
         if not await self._records.update(owner, store_id, changes):
-            raise _store_not_found(store_id)
+            raise store_not_found(store_id)
         return await self.retrieve(owner, store_id)
 
     async def delete(self, owner: str, store_id: str) -> dict[str, object]:
         """Delete a store, but not its files."""
         if not await self._records.delete(owner, store_id):
-            raise _store_not_found(store_id)
+            raise store_not_found(store_id)
         return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
 
     async def search(
@@ -163,41 +162,41 @@ class VectorStores:
         self, owner: str, store_id: str, body: AddFile, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
         self._check_model(access, "file_id")
-        store = await self._store(owner, store_id)
+        store = await self._records.get(owner, store_id)
         file = NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.static, access.name, "file_id")
         await self._records.add(store, [file])
         self._wake()
-        return (await self._file(store, body.file_id)).resource()
+        return (await self._records.file(store, body.file_id)).resource()
 
     async def files(
         self, owner: str, store_id: str, page: Page, status: str | None, batch_id: str | None = None
     ) -> dict[str, object]:
-        store = await self._store(owner, store_id)
+        store = await self._records.get(owner, store_id)
         if status is not None and status not in FileCounts._fields:
             raise InvalidRequest(f"Invalid 'filter': must be one of {', '.join(FileCounts._fields)}.", param="filter")
         if batch_id is not None:
-            await self._batch(store, batch_id)
+            await self._records.batch(store, batch_id)  # raises `NotFound`
         files, more = await self._records.files(store, page, status, batch_id)
         return list_page([file.resource() for file in files], more)
 
     async def file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
-        return (await self._file(await self._store(owner, store_id), file_id)).resource()
+        return (await self._records.file(await self._records.get(owner, store_id), file_id)).resource()
 
     async def update_file(self, owner: str, store_id: str, file_id: str, body: UpdateFile) -> dict[str, object]:
-        store = await self._store(owner, store_id)
+        store = await self._records.get(owner, store_id)
         if not await self._records.set_attributes(store, file_id, body.attributes or {}):
             raise file_not_found(file_id)
-        return (await self._file(store, file_id)).resource()
+        return (await self._records.file(store, file_id)).resource()
 
     async def remove_file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
         """Remove a file from a store without deleting it."""
-        if not await self._records.remove(await self._store(owner, store_id), file_id):
+        if not await self._records.remove(await self._records.get(owner, store_id), file_id):
             raise file_not_found(file_id)
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
     async def file_content(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
-        store = await self._store(owner, store_id)
-        await self._file(store, file_id)
+        store = await self._records.get(owner, store_id)
+        await self._records.file(store, file_id)
         texts = await self._records.text(store, file_id)
         return {
             "object": "vector_store.file_content.page",
@@ -210,7 +209,7 @@ class VectorStores:
         self, owner: str, store_id: str, body: CreateBatch, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
         self._check_model(access, "files" if body.files is not None else "file_ids")
-        store = await self._store(owner, store_id)
+        store = await self._records.get(owner, store_id)
         batch_id = _new_id("vsfb")
         field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
         files: dict[str, NewStoreFile] = {}
@@ -222,23 +221,17 @@ class VectorStores:
         return await self.batch(owner, store_id, batch_id)
 
     async def batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
-        return await self._batch(await self._store(owner, store_id), batch_id)
+        return await self._batch(await self._records.get(owner, store_id), batch_id)
 
     async def cancel_batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
         """Cancel a batch's files that are not indexed yet."""
-        store = await self._store(owner, store_id)
+        store = await self._records.get(owner, store_id)
         await self._records.cancel_batch(store, batch_id)
         return await self._batch(store, batch_id)
 
-    async def _store(self, owner: str, store_id: str) -> VectorStore:
-        store = await self._records.get(owner, store_id)
-        if store is None:
-            raise _store_not_found(store_id)
-        return store
-
     async def searchable(self, owner: str, store_id: str) -> VectorStore:
         """Return a store for a search, which counts as activity; raises `InvalidRequest` if expired."""
-        store = await self._store(owner, store_id)
+        store = await self._records.get(owner, store_id)
         now = int(self._clock())
         if store.expired(now):
             raise InvalidRequest(f"The vector store '{store_id}' has expired.", param="vector_store_id")
@@ -246,17 +239,8 @@ class VectorStores:
             await self._records.update(owner, store_id, {"last_active_at": now})
         return store
 
-    async def _file(self, store: VectorStore, file_id: str) -> StoreFile:
-        file = await self._records.file(store, file_id)
-        if file is None:
-            raise file_not_found(file_id)
-        return file
-
     async def _batch(self, store: VectorStore, batch_id: str) -> dict[str, object]:
-        batch = await self._records.batch(store, batch_id)
-        if batch is None:
-            raise NotFound(f"File batch with id '{batch_id}' not found.", param="batch_id")
-        created_at, cancelled, counts = batch
+        created_at, cancelled, counts = await self._records.batch(store, batch_id)
         return {
             "id": batch_id,
             "object": "vector_store.files_batch",
@@ -286,7 +270,3 @@ class VectorStores:
 
 def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
-
-
-def _store_not_found(store_id: str) -> NotFound:
-    return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")

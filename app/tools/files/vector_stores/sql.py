@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from app.core.types import JSONObject
+from app.errors import NotFound
 from app.storage.tables import Records, Row, Rows, Transaction, execute, execute_many, in_transaction
 from app.tools.files import Page, fetch_page, file_not_found
 from app.tools.files.records.uploads import ALIVE
@@ -213,10 +214,13 @@ class VectorStoreRecords(Records, ABC):
         """
         await self._tables.execute(release, job.row, job.claim, delay, 0 if failed else 1)
 
-    async def get(self, owner: str, store_id: str) -> VectorStore | None:
+    async def get(self, owner: str, store_id: str) -> VectorStore:
+        """Raises `NotFound`."""
         statement = f"{_STORES} WHERE stores.id = $1 AND owner = $2 GROUP BY stores.{{row}}"
         rows = await self._tables.fetch(statement, store_id, owner)
-        return store_of(rows[0]) if rows else None
+        if not rows:
+            raise store_not_found(store_id)
+        return store_of(rows[0])
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
         """Return an owner's (None: all owners') stores, and whether more exist."""
@@ -238,9 +242,12 @@ class VectorStoreRecords(Records, ABC):
         statement = f"DELETE FROM {_TABLE} WHERE id = $1 AND owner = $2 RETURNING id"
         return bool(await self._tables.execute(statement, store_id, owner))
 
-    async def file(self, store: VectorStore, file_id: str) -> StoreFile | None:
+    async def file(self, store: VectorStore, file_id: str) -> StoreFile:
+        """Raises `NotFound`."""
         rows = await self._tables.fetch(f"{_ENTRIES} WHERE store = $1 AND id = $2", store.id, file_id)
-        return store_file_of(rows[0]) if rows else None
+        if not rows:
+            raise file_not_found(file_id)
+        return store_file_of(rows[0])
 
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
@@ -271,11 +278,11 @@ class VectorStoreRecords(Records, ABC):
         rows = await self._tables.fetch(completed, store.id, file_id)
         return await self._text_of(store.id, rows[0][0]) if rows else []
 
-    async def batch(self, store: VectorStore, batch_id: str) -> tuple[int, bool, FileCounts] | None:
-        """Return when a batch was created, whether it was cancelled, and its files' counts."""
+    async def batch(self, store: VectorStore, batch_id: str) -> tuple[int, bool, FileCounts]:
+        """Return when a batch was created, whether it was cancelled, and its files' counts. Raises `NotFound`."""
         rows = await self._tables.fetch(_BATCH, batch_id, store.id)
         if not rows:
-            return None
+            raise NotFound(f"File batch with id '{batch_id}' not found.", param="batch_id")
         created_at, cancelled, *counts = rows[0]
         return created_at, bool(cancelled), FileCounts(*counts)
 
@@ -340,6 +347,10 @@ def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int 
         sizes = file.sizes.max_chunk_size_tokens, file.sizes.chunk_overlap_tokens
         rows.append((store.id, batch, file.id, file.key, encode_fields(file.attributes), *sizes, store.owner))
     yield execute_many(_INSERT_FILE, rows)
+
+
+def store_not_found(store_id: str) -> NotFound:
+    return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")
 
 
 def encode_fields(value: Mapping[str, object] | None) -> str | None:
