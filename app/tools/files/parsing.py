@@ -44,18 +44,11 @@ def is_simple(path: Path, filename: str) -> bool:
     return path.stat().st_size <= MAX_SIMPLE and _reader(path, filename) is _text
 
 
-def extract(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
-    """
-    Write a file's text chunks to `target`, one JSON string per line, and return their number.
-
-    Raises `UnreadableFile`.
-    """
-    number = 0
+def extract(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> None:
+    """Write a file's text chunks to `target`, one JSON string per line. Raises `UnreadableFile`."""
     with open(target, "wb") as out:
         for chunk in chunks(read_text(Path(source), filename), max_tokens, overlap):
             out.write(orjson.dumps(chunk) + b"\n")
-            number += 1
-    return number
 
 
 def read_text(path: Path, filename: str) -> str:

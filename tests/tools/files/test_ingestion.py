@@ -226,10 +226,10 @@ async def test_file_that_was_put_back_is_claimed_by_others_first(database: FileD
         assert [(await claim_next(store)).filename for _ in range(3)] == ["b1", "a1", "a2"]
 
 
-def extract_unless_slow(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
+def extract_unless_slow(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> None:
     if filename.startswith("slow"):
         time.sleep(3600)
-    return extract(source, target, filename, max_tokens, overlap)
+    extract(source, target, filename, max_tokens, overlap)
 
 
 async def test_slow_files_of_one_owner_hold_up_no_file_of_another(
