@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.core.types import with_fields
 from app.core.types.content import IMAGES
@@ -71,8 +71,6 @@ NOTHING_FOUND = "No passages match these queries."
 
 
 class FileSearchDeclaration(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     vector_store_ids: Annotated[list[str], Field(min_length=1, max_length=MAX_STORES)]
     max_num_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     ranking_options: RankingOptions | None = None
@@ -190,9 +188,7 @@ class FileSearchSession(ToolSession):
         for index, store_id in enumerate(self._declared.vector_store_ids):
             try:
                 await self._stores.searchable(self._declaration.owner, store_id)
-            except FilesUnavailable:
-                raise
-            except APIError as error:
+            except (InvalidRequest, NotFound) as error:
                 error.param = f"{self._declaration.param_path}.vector_store_ids[{index}]"
                 raise
         return [HostedFunction("file_search", "file_search_call", FILE_SEARCH_DESCRIPTION, FILE_SEARCH_PARAMETERS)]

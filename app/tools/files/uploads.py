@@ -140,12 +140,7 @@ class CompleteUpload(RequestBody):
 
 class MultipartUploads:
     def __init__(
-        self,
-        store: FileStore,
-        *,
-        max_bytes: int,
-        max_owner_bytes: int = 0,
-        clock: Callable[[], float] = time.time,
+        self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
     ) -> None:
         """`max_bytes` limits a file, `max_owner_bytes` an owner's files in total; 0 means no limit."""
         self._store, self._records = store, store.uploads

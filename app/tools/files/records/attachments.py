@@ -18,16 +18,15 @@ from typing import NamedTuple
 
 from app.storage.tables import Records, Tables, Transaction, execute, in_transaction
 from app.tools.files.records.contents import ContentWriter, ObjectContents, claim_content
-from app.tools.files.records.uploads import within_limit
+from app.tools.files.records.uploads import ALIVE, within_limit
 
 CHECKED = 100  # per check
 UNCHECKED_AFTER = 90 * 86_400  # seconds until an overdue attachment is deleted: its checker no longer exists
 
 _COLUMNS = "id, owner, place, name, bytes, created_at, detail, expires_at, checker, check_at"
-_ALIVE = "(expires_at IS NULL OR expires_at > {now})"
 _ADD = f"INSERT INTO antiphon_attachments ({_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-_LIST = f"SELECT {_COLUMNS} FROM antiphon_attachments WHERE owner = $1 AND place = $2 AND {_ALIVE} ORDER BY {{row}}"
-_GET = f"SELECT {_COLUMNS} FROM antiphon_attachments WHERE id = $1 AND owner = $2 AND place = $3 AND {_ALIVE}"
+_LIST = f"SELECT {_COLUMNS} FROM antiphon_attachments WHERE owner = $1 AND place = $2 AND {ALIVE} ORDER BY {{row}}"
+_GET = f"SELECT {_COLUMNS} FROM antiphon_attachments WHERE id = $1 AND owner = $2 AND place = $3 AND {ALIVE}"
 _CHECKED_BYTES = """
 SELECT CAST(coalesce(sum(bytes), 0) AS bigint) FROM antiphon_attachments WHERE owner = $1 AND checker IS NOT NULL
 """
@@ -90,10 +89,6 @@ class Attachments(Records):
     async def list(self, owner: str, place: str) -> Sequence[Attachment]:
         return [Attachment(*row) for row in await self._tables.fetch(_LIST, owner, place)]
 
-    async def get(self, owner: str, place: str, attachment_id: str) -> Attachment | None:
-        rows = await self._tables.fetch(_GET, attachment_id, owner, place)
-        return Attachment(*rows[0]) if rows else None
-
     def content(self, attachment: Attachment) -> AsyncIterator[bytes]:
         """Yield pieces while the attachment exists."""
         return self._objects.read(attachment.id, "antiphon_attachments", attachment.id)
@@ -110,8 +105,8 @@ class Attachments(Records):
         return added.id
 
     async def read(self, owner: str, place: str, attachment_id: str) -> bytes | None:
-        attachment = await self.get(owner, place, attachment_id)
-        return b"".join([piece async for piece in self.content(attachment)]) if attachment else None
+        rows = await self._tables.fetch(_GET, attachment_id, owner, place)
+        return b"".join([piece async for piece in self.content(Attachment(*rows[0]))]) if rows else None
 
     async def delete(
         self, owner: str, place: str, names: Collection[str] | None = None, keep: Collection[str] = ()
