@@ -21,7 +21,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from app.tools.files.sqlite.index import Index
-from app.tools.files.vector_stores.records import Query, TextChunk
+from app.tools.files.vector_stores.records import EmbeddedText
 
 DIMENSIONS = 768
 WORDS = 120
@@ -57,11 +57,11 @@ def vector(chance: random.Random) -> bytes:
     return array("f", [chance.gauss(0, 1) for _ in range(DIMENSIONS)]).tobytes()
 
 
-def chunks(language: Language, chance: random.Random, count: int) -> Iterator[TextChunk]:
+def chunks(language: Language, chance: random.Random, count: int) -> Iterator[EmbeddedText]:
     """Yield chunks with some thousands of different embeddings, which makes no difference for search."""
     vectors = [vector(chance) for _ in range(4000)]
     for number in range(count):
-        yield TextChunk(language.text(WORDS), vectors[number % len(vectors)])
+        yield EmbeddedText(language.text(WORDS), vectors[number % len(vectors)], "model")
 
 
 def measured(search: Callable[[int], object]) -> str:
@@ -83,7 +83,7 @@ def main() -> None:
         began = time.process_time()
         files = count // 1000
         for file in range(1, files + 1):
-            index.replace(file, chunks(language, chance, 1000), "model", range(files + 1))
+            index.replace(file, chunks(language, chance, 1000), range(files + 1))
         print(f"{count} chunks written in {time.process_time() - began:.0f} s")
         questions = [language.question(chance.randint(3, 8)) for _ in range(QUERIES)]
         frequent = [language.text(chance.randint(3, 8)) for _ in range(QUERIES)]
@@ -91,11 +91,11 @@ def main() -> None:
         vectors = [vector(chance) for _ in range(QUERIES)]
         some = range(1, files // 2)
         for name, search in {
-            "words": lambda n: index.search(Query(questions[n]), 50, None),
-            "frequent words": lambda n: index.search(Query(frequent[n]), 50, None),
-            "rare words": lambda n: index.search(Query(rare[n]), 50, None),
-            "words, half of the files": lambda n: index.search(Query(questions[n]), 50, some),
-            "words and embeddings": lambda n: index.search(Query(questions[n], vectors[n], "model"), 50, None),
+            "words": lambda n: index.search(EmbeddedText(questions[n]), 50, None),
+            "frequent words": lambda n: index.search(EmbeddedText(frequent[n]), 50, None),
+            "rare words": lambda n: index.search(EmbeddedText(rare[n]), 50, None),
+            "words, half of the files": lambda n: index.search(EmbeddedText(questions[n]), 50, some),
+            "words and embeddings": lambda n: index.search(EmbeddedText(questions[n], vectors[n], "model"), 50, None),
         }.items():
             print(f"{name:26} {measured(search)}")
 

@@ -29,7 +29,7 @@ from app.tools.files import EmbeddingsUnavailable, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings
 from app.tools.files.parsing import MAX_MEMORY, UnreadableFile, extract, is_simple
 from app.tools.files.records import FileStore
-from app.tools.files.vector_stores.records import Job, TextChunk
+from app.tools.files.vector_stores.records import EmbeddedText, Job
 from app.tools.files.vector_stores.sql import VectorStoreRecords
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class Ingestion:
         await self._extract(job, source, text)
         size = await self._embed(job, text, vectors) if self._embeddings else 0
         model = self._embeddings.model if self._embeddings else ""
-        await self._repeated(job, lambda: self._records.complete(job, _chunks(text, vectors, size), model))
+        await self._repeated(job, lambda: self._records.complete(job, _chunks(text, vectors, size, model)))
 
     async def _repeated(self, job: Job, step: Callable[[], Awaitable[_T]]) -> _T:
         """Retry only this step in an outage. Waiting for the backend's `Retry-After` does not count as an attempt."""
@@ -254,11 +254,11 @@ def _texts(path: Path) -> Iterator[str]:
             yield orjson.loads(line)
 
 
-def _chunks(text: Path, vectors: Path, size: int) -> Iterator[TextChunk]:
-    """Yield chunks with their vectors, `size` bytes each; 0 means no vectors."""
+def _chunks(text: Path, vectors: Path, size: int, model: str) -> Iterator[EmbeddedText]:
+    """Yield chunks with the model's vectors, `size` bytes each; 0 means no vectors."""
     if not size:
-        yield from map(TextChunk, _texts(text))
+        yield from map(EmbeddedText, _texts(text))
         return
     with vectors.open("rb") as file:
         for chunk in _texts(text):
-            yield TextChunk(chunk, file.read(size))
+            yield EmbeddedText(chunk, file.read(size), model)

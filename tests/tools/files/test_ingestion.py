@@ -24,11 +24,10 @@ from app.tools.files.records import FileStore
 from app.tools.files.settings import EmbeddingsSettings
 from app.tools.files.sqlite import SQLiteVectorStores
 from app.tools.files.vector_stores.records import (
+    EmbeddedText,
     Job,
     NewStoreFile,
-    Query,
     StoreFile,
-    TextChunk,
     VectorStore,
 )
 from app.tools.files.vector_stores.sql import VectorStoreRecords
@@ -112,7 +111,7 @@ async def settled(store: FileStore, file_id: str, vector_store: VectorStore = ST
 
 
 async def texts(store: FileStore, words: str) -> list[str]:
-    return [one.text for one in await store.vector_stores.search(STORE, Query(words), 10)]
+    return [one.text for one in await store.vector_stores.search(STORE, EmbeddedText(words), 10)]
 
 
 async def test_files_added_while_no_reader_ran_are_read_at_start(database: FileDatabase) -> None:
@@ -160,10 +159,10 @@ async def test_claim_is_one_readers_alone_until_it_ends(database: FileDatabase) 
         assert (second.row, second.attempt) == (first.row, 2)
         # Who was taken for dead has no say any more.
         assert not await records.renew(first, LEASE)
-        assert not await records.complete(first, [TextChunk("of the first")])
+        assert not await records.complete(first, [EmbeddedText("of the first")])
         await records.fail(first, "server_error", "of the first")
         assert await texts(store, "first") == []
-        assert await records.complete(second, [TextChunk("of the second")])
+        assert await records.complete(second, [EmbeddedText("of the second")])
         assert await texts(store, "of the second") == ["of the second"]
         assert database.chunks() == 1
 
@@ -299,10 +298,10 @@ async def leave_behind(store: FileStore, job: Job, text: str) -> None:
     """Store a chunk like a process that dies before it has marked the file as read."""
     records = store.vector_stores
     if isinstance(records, SQLiteVectorStores):
-        records._index(STORE.id).replace(job.row, [TextChunk(text)], "model", range(job.row + 1))
+        records._index(STORE.id).replace(job.row, [EmbeddedText(text)], range(job.row + 1))
     else:
         assert isinstance(records, PostgresVectorStores)
-        assert await records._store_chunks(job, iter([TextChunk(text)]), "model")
+        assert await records._store_chunks(job, iter([EmbeddedText(text)]))
 
 
 async def test_file_is_not_found_before_all_of_it_is_stored(database: FileDatabase) -> None:
@@ -312,7 +311,7 @@ async def test_file_is_not_found_before_all_of_it_is_stored(database: FileDataba
 
         def broken() -> Any:
             for _ in range(100):
-                yield TextChunk("the first half")
+                yield EmbeddedText("the first half")
             raise OSError("no more")
 
         with pytest.raises(FilesUnavailable):
@@ -324,7 +323,7 @@ async def test_file_is_not_found_before_all_of_it_is_stored(database: FileDataba
         assert database.chunks() == 1
         assert await texts(store, "left behind") == []
         database.advance(LEASE + 100)
-        await store.vector_stores.complete(await claim_next(store), [TextChunk("the words")])
+        await store.vector_stores.complete(await claim_next(store), [EmbeddedText("the words")])
         assert await texts(store, "left behind the words") == ["the words"]
         assert database.chunks() == 1
 
@@ -336,7 +335,7 @@ async def test_file_that_was_removed_meanwhile_is_not_stored(database: FileDatab
         job = await claim_next(store)
         assert await store.delete("ada", id)
         assert not await store.vector_stores.renew(job, 10)
-        assert not await store.vector_stores.complete(job, [TextChunk("words")])
+        assert not await store.vector_stores.complete(job, [EmbeddedText("words")])
         assert await texts(store, "words") == []
         assert await store.vector_stores.files(STORE, Page()) == ([], False)
 
@@ -446,7 +445,7 @@ async def test_chunks_have_vectors(database: FileDatabase) -> None:
                 assert (await settled(store, id)).status == "completed"
         assert all(text.startswith("doc: ") for text in server.texts)
         assert max(len(request.json["input"]) for request in server.requests) == 64
-        query = Query("automobile", (await embeddings.queries(["automobile"]))[0], embeddings.model)
+        query = EmbeddedText("automobile", (await embeddings.queries(["automobile"]))[0], embeddings.model)
         assert server.texts[-1] == "query: automobile"
         found = await store.vector_stores.search(STORE, query, 3)
         best = max(found, key=lambda one: one.similarity or 0)
@@ -566,7 +565,7 @@ async def test_store_that_expires_is_emptied(database: FileDatabase) -> None:
         now = int(database.now())
         expiring = VectorStore("vs_1", "ada", "notes", None, {}, 1, now, now)
         await store.vector_stores.create(expiring, [NewStoreFile(id)])
-        await store.vector_stores.complete(await claim_next(store), [TextChunk("words")])
+        await store.vector_stores.complete(await claim_next(store), [EmbeddedText("words")])
         database.advance(86400 - 1000)
         await store.sweep()
         assert await texts(store, "words") == ["words"]
@@ -594,9 +593,9 @@ async def test_removed_files_leave_no_piece_and_no_chunk(database: FileDatabase,
             await store.contents.finish(id)
             await store.add(File(id, "ada", "a.txt", "assistants", 15, 1, expires))
         await records.add(STORE, [NewStoreFile(id) for id in ids], "vsfb_1")
-        chunks = [TextChunk(f"words {number}", bytes(16)) for number in range(100)]
+        chunks = [EmbeddedText(f"words {number}", bytes(16), "model") for number in range(100)]
         for _ in ids[1:]:
-            assert await records.complete(await claim_next(store), chunks, "model")
+            assert await records.complete(await claim_next(store), chunks)
         last = await claim_next(store)
         await leave_behind(store, last, "words")
         stored = database.pieces()
@@ -634,9 +633,9 @@ async def test_vectors_of_another_model_are_not_compared(database: FileDatabase)
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
         vector = bytes(4 * 8)
-        await store.vector_stores.complete(await claim_next(store), [TextChunk("words", vector)], "one")
-        for query in (Query("words", vector, "other"), Query("words", bytes(4 * 16), "one")):
+        await store.vector_stores.complete(await claim_next(store), [EmbeddedText("words", vector, "one")])
+        for query in (EmbeddedText("words", vector, "other"), EmbeddedText("words", bytes(4 * 16), "one")):
             (found,) = await store.vector_stores.search(STORE, query, 10)
             assert (found.similarity, bool(found.text_score)) == (None, True)
-        (found,) = await store.vector_stores.search(STORE, Query("words", vector, "one"), 10)
+        (found,) = await store.vector_stores.search(STORE, EmbeddedText("words", vector, "one"), 10)
         assert found.similarity is not None

@@ -21,7 +21,7 @@ from app.tools.files import FilesUnavailable, Page, VectorsUnsupported
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.postgres.vector_stores import NEAREST
 from app.tools.files.records import FileStore
-from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
+from app.tools.files.vector_stores.records import Candidate, EmbeddedText, NewStoreFile, VectorStore
 from tests.faults.servers import server as served
 from tests.support.build import finish
 from tests.support.file_databases import FILE_DATABASES, file_database_of, need_pgvector
@@ -58,7 +58,7 @@ async def fill(store: FileStore, *texts: str) -> None:
         id = f"file-{number}"
         await add_file(store, id, text.encode(), name=f"{number}.txt")
         await store.vector_stores.add(STORE, [NewStoreFile(id)])
-        assert await store.vector_stores.complete(await claim_next(store), [TextChunk(text)])
+        assert await store.vector_stores.complete(await claim_next(store), [EmbeddedText(text)])
 
 
 async def test_concurrent_starts_make_the_tables_once(private: PostgresServer) -> None:
@@ -90,7 +90,9 @@ async def test_crash_keeps_files_unnoticed(private: PostgresServer, store: FileS
     await asyncio.to_thread(private.stop, signal.SIGQUIT)
     await asyncio.to_thread(private.start)
     assert [piece async for piece in store.content("file-0")] == [b"bread needs yeast"]
-    assert [found.text for found in await store.vector_stores.search(STORE, Query("yeast"), 5)] == ["bread needs yeast"]
+    assert [found.text for found in await store.vector_stores.search(STORE, EmbeddedText("yeast"), 5)] == [
+        "bread needs yeast"
+    ]
 
 
 async def test_files_and_responses_may_be_in_one_database(private: PostgresServer) -> None:
@@ -136,13 +138,13 @@ async def test_embeddings_without_the_extension_are_refused_in_one_sentence(priv
     assert "the extension `vector` (pgvector)" in str(refused.value)
     assert "CREATE EXTENSION vector" in str(refused.value)
     await fill(store, "bread needs yeast")  # which needs no extension
-    assert await store.vector_stores.search(STORE, Query("yeast"), 5)
+    assert await store.vector_stores.search(STORE, EmbeddedText("yeast"), 5)
     with pytest.raises(FilesUnavailable) as unavailable:
-        await store.vector_stores.search(STORE, Query("yeast", bytes(16), "m"), 5)
+        await store.vector_stores.search(STORE, EmbeddedText("yeast", bytes(16), "m"), 5)
     assert "the extension `vector` (pgvector)" in unavailable.value.__notes__[0]
     private.sql("CREATE EXTENSION vector; GRANT ALL ON SCHEMA public TO limited")
     await store.prepare_vectors()  # after somebody has created it
-    assert await store.vector_stores.search(STORE, Query("yeast", bytes(16), "m"), 5)
+    assert await store.vector_stores.search(STORE, EmbeddedText("yeast", bytes(16), "m"), 5)
     await store.aclose()
 
 
@@ -187,7 +189,7 @@ async def test_text_that_postgresql_cannot_hold_is_no_outage(store: FileStore) -
     with pytest.raises(NotFound):
         await store.vector_stores.get("ada", odd)
     await fill(store, "bread\0 and yeast")
-    (found,) = await store.vector_stores.search(STORE, Query(f"yeast {odd}"), 5)
+    (found,) = await store.vector_stores.search(STORE, EmbeddedText(f"yeast {odd}"), 5)
     assert found.text == "bread\ufffd and yeast"
     assert await store.vector_stores.update("ada", STORE.id, {"name": odd, "metadata": {"a": odd}})
     stored = await store.vector_stores.get("ada", STORE.id)
@@ -200,7 +202,7 @@ async def test_text_that_postgresql_cannot_hold_is_no_outage(store: FileStore) -
 async def test_word_that_most_chunks_have_counts(database: Any) -> None:
     store = database.open()
     await fill(store, *["bread bread"] * 3, "bread and salt", "bread")
-    found = await store.vector_stores.search(STORE, Query("bread salt"), 10)
+    found = await store.vector_stores.search(STORE, EmbeddedText("bread salt"), 10)
     best = max(found, key=lambda one: one.text_score)
     assert best.text == "bread and salt"
     assert len(found) == 5
@@ -218,7 +220,7 @@ async def test_databases_rank_alike(
         await fill(store, *entries.values())
 
         async def ranked(query: str, store: FileStore = store) -> list[tuple[str, float]]:
-            found: list[Candidate] = await store.vector_stores.search(STORE, Query(query), 5)
+            found: list[Candidate] = await store.vector_stores.search(STORE, EmbeddedText(query), 5)
             return sorted(((one.file.id, one.text_score or 0.0) for one in found), key=lambda one: (-one[1], one[0]))
 
         ranks.append([await ranked(question.text) for question in questions[:40]])
@@ -248,17 +250,17 @@ async def test_claim_is_renewed_while_chunks_are_stored(private: PostgresServer,
     begun, renewed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def chunks() -> Iterator[TextChunk]:
+    def chunks() -> Iterator[EmbeddedText]:
         for number in range(200):
             if number == 100:  # in the second batch, of which the first is stored
                 loop.call_soon_threadsafe(begun.set)
                 asyncio.run_coroutine_threadsafe(renewed.wait(), loop).result(60)
-            yield TextChunk(f"chunk {number}")
+            yield EmbeddedText(f"chunk {number}")
 
     completing = asyncio.create_task(store.vector_stores.complete(job, chunks()))
     await begun.wait()
     assert await store.vector_stores.renew(job, 1000)
-    assert await store.vector_stores.search(STORE, Query("chunk"), 5) == []
+    assert await store.vector_stores.search(STORE, EmbeddedText("chunk"), 5) == []
     renewed.set()
     assert await completing
     assert len(await store.vector_stores.text(STORE, "file-0")) == 200

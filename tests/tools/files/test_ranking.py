@@ -20,7 +20,7 @@ import pytest
 from app.tools.files.parsing import chunks
 from app.tools.files.records import FileStore
 from app.tools.files.vector_stores.ranking import RankingOptions, rank
-from app.tools.files.vector_stores.records import Candidate, NewStoreFile, Query, TextChunk, VectorStore
+from app.tools.files.vector_stores.records import Candidate, EmbeddedText, NewStoreFile, VectorStore
 from tests.support.file_databases import FileDatabase
 from tests.tools.files.conftest import add_file, claim_next
 from tests.tools.files.corpus import SYNONYMS, corpus
@@ -59,17 +59,17 @@ async def store(database: FileDatabase) -> AsyncIterator[FileStore]:
     await store.aclose()
 
 
-async def add(store: FileStore, name: str, texts: list[TextChunk]) -> None:
+async def add(store: FileStore, name: str, texts: list[EmbeddedText]) -> None:
     await add_file(store, name, name=name)
     await store.vector_stores.add(STORE, [NewStoreFile(name)])
-    assert await store.vector_stores.complete(await claim_next(store), texts, MODEL)
+    assert await store.vector_stores.complete(await claim_next(store), texts)
 
 
 async def measure(store: FileStore, questions: list[Judged], vector: Callable[[str], bytes] | None = None) -> Quality:
     """Search for every question, with embeddings if `vector` is given."""
     reciprocal_ranks, gains = 0.0, 0.0
     for question in questions:
-        query = Query(question.text, vector(question.text), MODEL) if vector else Query(question.text)
+        query = EmbeddedText(question.text, vector(question.text), MODEL) if vector else EmbeddedText(question.text)
         results = rank(await store.vector_stores.search(STORE, query, CANDIDATES), RankingOptions(), RESULTS)
         ranks = [number for number, result in enumerate(results, 1) if question.is_answer(result)]
         ideal = sum(1 / math.log2(number + 1) for number in range(1, min(question.answers, RESULTS) + 1))
@@ -87,7 +87,7 @@ async def test_gazetteer_answers_rank_as_high_as_measured(store: FileStore) -> N
     entries, corpus_questions = corpus()
     texts = {name: [*chunks(text, max_tokens=100, overlap=30)] for name, text in entries.items()}
     for name, parts in texts.items():
-        await add(store, name, [TextChunk(part, vector(part)) for part in parts])
+        await add(store, name, [EmbeddedText(part, vector(part), MODEL) for part in parts])
     questions = [
         Judged(
             question.text,
@@ -108,7 +108,7 @@ async def test_gazetteer_answers_rank_as_high_as_measured(store: FileStore) -> N
 async def test_public_faq_answers_rank_as_high_as_measured(store: FileStore) -> None:
     pairs = json.loads(gzip.decompress(FAQ.read_bytes()))["questions"]
     assert len(pairs) == 503
-    await add(store, "faq", [TextChunk(answer) for _, answer in pairs])
+    await add(store, "faq", [EmbeddedText(answer) for _, answer in pairs])
     quality = await measure(
         store, [Judged(text, lambda found, at=answer: found.text == at, 1) for text, answer in pairs]
     )

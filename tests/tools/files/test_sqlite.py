@@ -17,27 +17,27 @@ from app.storage.sqlite import SQLiteTables
 from app.tools.files import FilesUnavailable, Page
 from app.tools.files.sqlite import _MIGRATIONS, SQLITE_NAMES, SQLiteFileStore, SQLiteVectorStores
 from app.tools.files.sqlite.index import Index
-from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
+from app.tools.files.vector_stores.records import EmbeddedText, NewStoreFile, VectorStore
 from tests.tools.files.conftest import add_file, claim_next
 
 T = TypeVar("T")
 
 
 def found(index: Index, text: str) -> list[int]:
-    return [chunk.file for chunk in index.search(Query(text), 10, None)]
+    return [chunk.file for chunk in index.search(EmbeddedText(text), 10, None)]
 
 
 def test_chunks_of_a_file_that_was_added_and_read_meanwhile_are_kept(tmp_path: Path) -> None:
     index = Index(tmp_path / "vs.db")
-    index.replace(8, [TextChunk("Thirty days of vacation.")], "", alive={7, 8})
-    index.replace(7, [TextChunk("Bread needs yeast.")], "", alive={7})  # requested before the other existed
+    index.replace(8, [EmbeddedText("Thirty days of vacation.")], alive={7, 8})
+    index.replace(7, [EmbeddedText("Bread needs yeast.")], alive={7})  # requested before the other existed
     assert (found(index, "vacation"), found(index, "yeast")) == ([8], [7])
 
 
 def test_chunks_of_a_file_that_is_gone_are_removed_with_the_next_one(tmp_path: Path) -> None:
     index = Index(tmp_path / "vs.db")
-    index.replace(7, [TextChunk("Bread needs yeast.")], "", alive={7})
-    index.replace(8, [TextChunk("Thirty days of vacation.")], "", alive={8})
+    index.replace(7, [EmbeddedText("Bread needs yeast.")], alive={7})
+    index.replace(8, [EmbeddedText("Thirty days of vacation.")], alive={8})
     assert (found(index, "vacation"), found(index, "yeast")) == ([8], [])
 
 
@@ -63,7 +63,7 @@ async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: 
     async def add(file_id: str, text: str) -> None:
         await add_file(files, file_id)
         await files.vector_stores.add(store, [NewStoreFile(file_id)])
-        assert await files.vector_stores.complete(await claim_next(files), [TextChunk(text)])
+        assert await files.vector_stores.complete(await claim_next(files), [EmbeddedText(text)])
 
     async def refill() -> None:
         await add("file-2", "Bread needs yeast.")
@@ -74,7 +74,7 @@ async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: 
     tables.pause = refill
     await stores.sweep()
     assert tables.pause is None
-    assert [chunk.text for chunk in await files.vector_stores.search(store, Query("yeast"), 10)] == [
+    assert [chunk.text for chunk in await files.vector_stores.search(store, EmbeddedText("yeast"), 10)] == [
         "Bread needs yeast."
     ]
     await stores.aclose()
@@ -109,11 +109,11 @@ async def test_index_of_a_newer_server_makes_the_store_unavailable(tmp_path: Pat
     files = SQLiteFileStore(tmp_path / "files.db")
     await files.vector_stores.create(store := VectorStore("vs_1", "ada", "", None, None, None, 0, 0))
     index = Index(tmp_path / "files.db.indexes" / "vs_1.db")
-    index.replace(1, [TextChunk("Bread needs yeast.")], "", alive={1})
+    index.replace(1, [EmbeddedText("Bread needs yeast.")], alive={1})
     with index._open() as db:
         db.pragma("user_version", 1000)
     with pytest.raises(FilesUnavailable):
-        await files.vector_stores.search(store, Query("yeast"), 10)
+        await files.vector_stores.search(store, EmbeddedText("yeast"), 10)
     await files.aclose()
 
 
@@ -121,13 +121,13 @@ def test_index_of_version_1_is_migrated_and_searched(tmp_path: Path) -> None:
     path = tmp_path / "vs.db"
     vector = array("f", [1.0, 0.0]).tobytes()
     index = Index(path)
-    index.replace(1, [TextChunk("Bread needs yeast.", vector)], "toy", alive={1})
+    index.replace(1, [EmbeddedText("Bread needs yeast.", vector, "toy")], alive={1})
     with closing(apsw.Connection(str(path))) as db:
         db.execute(
             "CREATE TABLE codes (id INTEGER PRIMARY KEY, code BLOB NOT NULL); INSERT INTO codes VALUES (1, x'01')"
         )
         db.pragma("user_version", 1)
-    (chunk,) = index.search(Query("", vector, "toy"), 10, None)
+    (chunk,) = index.search(EmbeddedText("", vector, "toy"), 10, None)
     assert (chunk.file, chunk.similarity) == (1, 1.0)
     with closing(apsw.Connection(str(path))) as db:
         assert not db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'codes'").fetchall()

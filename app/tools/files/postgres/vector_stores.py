@@ -39,7 +39,7 @@ from app.tools.files.vector_stores.ranking import (
     terms,
     weight,
 )
-from app.tools.files.vector_stores.records import Job, Query, TextChunk, vector_space
+from app.tools.files.vector_stores.records import EmbeddedText, Job
 from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, VectorStoreRecords
 
 CHUNKS_AT_ONCE = 64  # per transaction; short, so that claim renewals do not wait for long
@@ -142,7 +142,7 @@ class _Rows(NamedTuple):
     texts: list[str]
     vectors: list[str]
     bytes: int
-    space: str | None  # see `vector_space`
+    space: str | None  # see `EmbeddedText`
 
 
 class PostgresVectorStores(VectorStoreRecords):
@@ -170,13 +170,11 @@ class PostgresVectorStores(VectorStoreRecords):
     async def _claim(self, excluded: list[str], claim: str, lease: float) -> Rows:
         return await self._tables.execute(_CLAIM, excluded, claim, lease)
 
-    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        stored = await self._store_chunks(job, iter(chunks), model)
+    async def complete(self, job: Job, chunks: Iterable[EmbeddedText]) -> bool:
+        stored = await self._store_chunks(job, iter(chunks))
         return bool(stored and await self._tables.execute(_COMPLETE, job.row, job.claim, *stored))
 
-    async def _store_chunks(
-        self, job: Job, chunks: Iterator[TextChunk], model: str
-    ) -> tuple[int, int, int, str | None] | None:
+    async def _store_chunks(self, job: Job, chunks: Iterator[EmbeddedText]) -> tuple[int, int, int, str | None] | None:
         """
         Store a claimed file's chunks, not searchable yet. First deletes chunks from earlier attempts.
 
@@ -188,7 +186,7 @@ class PostgresVectorStores(VectorStoreRecords):
             return None
         count = words = size = 0
         space: str | None = None
-        while rows := await _next_rows(job.store_id, chunks, model):
+        while rows := await _next_rows(job.store_id, chunks):
             if rows.vectors:
                 await self._need_vectors()
             numbers = [*range(count, count + len(rows.texts))]
@@ -218,7 +216,7 @@ class PostgresVectorStores(VectorStoreRecords):
         return [text for (text,) in await self._tables.fetch(statement, file)]
 
     async def _found(
-        self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
+        self, store_id: str, search_query: EmbeddedText, limit: int, files: Sequence[int] | None
     ) -> list[FoundChunk]:
         scores, similarities = await asyncio.gather(
             self._by_words(store_id, search_query.text, limit, files),
@@ -272,14 +270,14 @@ class PostgresVectorStores(VectorStoreRecords):
         return dict(zip(wanted, counts, strict=True))
 
     async def _by_vector(
-        self, store: str, search_query: Query, limit: int, files: Sequence[int] | None
+        self, store: str, search_query: EmbeddedText, limit: int, files: Sequence[int] | None
     ) -> dict[ChunkKey, float]:
         if search_query.vector is None:
             return {}
         await self._need_vectors()
         return await self._similarities(NEAREST, search_query, store, search_query.space, files, limit)
 
-    async def _similarities(self, statement: str, search_query: Query, *values: object) -> dict[ChunkKey, float]:
+    async def _similarities(self, statement: str, search_query: EmbeddedText, *values: object) -> dict[ChunkKey, float]:
         """`statement` compares chunks with the query's vector, its first parameter."""
         assert search_query.vector is not None
         rows = await self._tables.fetch(statement, _vector(search_query.vector), *values)
@@ -298,7 +296,7 @@ class PostgresVectorStores(VectorStoreRecords):
             raise self._tables.outage.begins(str(error)) from None
 
 
-async def _next_rows(store: str, chunks: Iterator[TextChunk], model: str) -> _Rows | None:
+async def _next_rows(store: str, chunks: Iterator[EmbeddedText]) -> _Rows | None:
     """Return None at the end. Raises `FilesUnavailable`."""
 
     def read() -> _Rows | None:
@@ -314,7 +312,7 @@ async def _next_rows(store: str, chunks: Iterator[TextChunk], model: str) -> _Ro
             texts=texts,
             vectors=[*map(_vector, vectors)],
             bytes=sum(len(text.encode()) for text in texts) + sum(map(len, vectors)),
-            space=vector_space(model, vectors[0]) if vectors else None,
+            space=batch[0].space,
         )
 
     try:

@@ -20,7 +20,7 @@ from app.tools.files import FilesUnavailable
 from app.tools.files.records import FileStore
 from app.tools.files.records.tables import FILE_TABLES
 from app.tools.files.sqlite.index import Index
-from app.tools.files.vector_stores.records import Job, Query, TextChunk
+from app.tools.files.vector_stores.records import EmbeddedText, Job
 from app.tools.files.vector_stores.sql import HELD, QUEUES, FoundChunk, VectorStoreRecords
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class SQLiteVectorStores(VectorStoreRecords):
         return await self._in_thread(self._index(store_id).text, file)
 
     async def _found(
-        self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
+        self, store_id: str, search_query: EmbeddedText, limit: int, files: Sequence[int] | None
     ) -> list[FoundChunk]:
         return await self._in_thread(self._index(store_id).search, search_query, limit, files)
 
@@ -162,12 +162,12 @@ class SQLiteVectorStores(VectorStoreRecords):
             yield execute("INSERT OR REPLACE INTO antiphon_turns VALUES ($1, {moment})", row[2])
         return rows
 
-    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
+    async def complete(self, job: Job, chunks: Iterable[EmbeddedText]) -> bool:
         alive = {row for (row,) in await self._tables.fetch(_ROWS_OF_STORE, job.store_id)}
         if job.row not in alive:
             return False
         index = self._index(job.store_id)
-        size = await self._in_thread(index.replace, job.row, chunks, model, alive)
+        size = await self._in_thread(index.replace, job.row, chunks, alive)
         completed = bool(await self._tables.execute(_COMPLETE, job.row, job.claim, size))
         if not completed:
             await self._in_thread(index.remove, job.row)

@@ -25,7 +25,7 @@ import sqlite_vec
 from app.storage.sqlite import connect, migrate_tables, query, transaction
 from app.storage.tables import Migrations
 from app.tools.files.vector_stores.ranking import highest_score, similarity, terms, to_indexed_text, weight
-from app.tools.files.vector_stores.records import Query, TextChunk, vector_space
+from app.tools.files.vector_stores.records import EmbeddedText
 from app.tools.files.vector_stores.sql import FoundChunk
 
 _SCHEMA = """
@@ -54,7 +54,7 @@ class Index:
         self._path = path
         self.store_id = path.stem
 
-    def replace(self, file: int, chunks: Iterable[TextChunk], model: str, alive: Collection[int]) -> int:
+    def replace(self, file: int, chunks: Iterable[EmbeddedText], alive: Collection[int]) -> int:
         """
         Replace a file's chunks in a transaction, and return their size in bytes.
 
@@ -72,10 +72,10 @@ class Index:
                 db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (chunk_id, to_indexed_text(chunk.text)))
                 size += len(chunk.text.encode())
                 if chunk.vector is not None:
-                    if not number and _space(db) != (space := vector_space(model, chunk.vector)):
+                    if not number and _space(db) != chunk.space:
                         # Another model's vectors are not comparable.
                         db.execute("DELETE FROM vectors")
-                        db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (space,))
+                        db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (chunk.space,))
                     db.execute("INSERT INTO vectors VALUES (?, ?)", (chunk_id, chunk.vector))
                     size += len(chunk.vector)
         return size
@@ -91,7 +91,7 @@ class Index:
         with self._open() as db:
             return [text for (text,) in query(db, f"SELECT text FROM chunks {_OF_FILE} ORDER BY id", _range(file))]
 
-    def search(self, search_query: Query, limit: int, files: Sequence[int] | None) -> list[FoundChunk]:
+    def search(self, search_query: EmbeddedText, limit: int, files: Sequence[int] | None) -> list[FoundChunk]:
         if not self._path.exists():
             return []
         with self._open() as db:

@@ -16,9 +16,9 @@ from app.tools.files import EmbeddingsUnavailable, Page, file_not_found, list_pa
 from app.tools.files.vector_stores.ranking import RankingOptions, rank
 from app.tools.files.vector_stores.records import (
     Candidate,
+    EmbeddedText,
     FileCounts,
     NewStoreFile,
-    Query,
     VectorStore,
 )
 from app.tools.files.vector_stores.requests import (
@@ -250,18 +250,18 @@ class VectorStores:
             "file_counts": counts.resource(),
         }
 
-    async def _embedded(self, texts: Sequence[str], account: Account | None) -> Sequence[Query]:
+    async def _embedded(self, texts: Sequence[str], account: Account | None) -> Sequence[EmbeddedText]:
         """If embeddings are off or unavailable, the queries have no vector."""
         if self._embeddings is None:
-            return [Query(text) for text in texts]
+            return [EmbeddedText(text) for text in texts]
         if account:
             await account.check_limits()
         try:
             vectors = await self._embeddings.queries(texts, account)
         except EmbeddingsUnavailable as error:
             logger.warning("embeddings unavailable; searched by keywords", extra={"reason": error.message})
-            return [Query(text) for text in texts]
-        return [Query(text, vector, self._embeddings.model) for text, vector in zip(texts, vectors, strict=True)]
+            return [EmbeddedText(text) for text in texts]
+        return [EmbeddedText(text, vector, self._embeddings.model) for text, vector in zip(texts, vectors, strict=True)]
 
     def _check_model(self, access: KeyAccess, param: str) -> None:
         if self._embeddings:

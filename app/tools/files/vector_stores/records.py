@@ -133,17 +133,18 @@ class Job:
     overlap: int
 
 
-def vector_space(model: str, vector: bytes) -> str:
-    """Return the model and number of dimensions. Only vectors in one space are comparable."""
-    return f"{model} {len(vector) // 4}"
-
-
 @dataclass(frozen=True, slots=True)
-class TextChunk:
-    """The embedding, if any, is float32 in native byte order."""
+class EmbeddedText:
+    """A chunk or a query. The embedding, if any, is float32 in native byte order."""
 
     text: str
     vector: bytes | None = None
+    model: str = ""  # of the embedding
+
+    @property
+    def space(self) -> str | None:
+        """The model and number of dimensions. Only vectors in one space are comparable."""
+        return None if self.vector is None else f"{self.model} {len(self.vector) // 4}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +166,3 @@ class Candidate:
             "score": self.score,
             "attributes": self.file.attributes or {},
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """The embedding, if any, is by `model`."""
-
-    text: str
-    vector: bytes | None = None
-    model: str = ""
-
-    @property
-    def space(self) -> str | None:
-        return None if self.vector is None else vector_space(self.model, self.vector)

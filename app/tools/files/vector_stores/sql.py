@@ -21,13 +21,12 @@ from app.tools.files.vector_stores.records import (
     DAY,
     Attributes,
     Candidate,
+    EmbeddedText,
     ErrorCode,
     FileCounts,
     Job,
     NewStoreFile,
-    Query,
     StoreFile,
-    TextChunk,
     VectorStore,
 )
 
@@ -116,12 +115,8 @@ class VectorStoreRecords(Records, ABC):
         """
 
     @abstractmethod
-    async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
-        """
-        Store a file's chunks and mark it as completed.
-
-        `chunks` is iterated in another thread. `model` is the embeddings model.
-        """
+    async def complete(self, job: Job, chunks: Iterable[EmbeddedText]) -> bool:
+        """Store a file's chunks, iterated in another thread, and mark it as completed."""
 
     @abstractmethod
     async def _text_of(self, store_id: str, file: int) -> list[str]:
@@ -129,7 +124,7 @@ class VectorStoreRecords(Records, ABC):
 
     @abstractmethod
     async def _found(
-        self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
+        self, store_id: str, search_query: EmbeddedText, limit: int, files: Sequence[int] | None
     ) -> Sequence[FoundChunk]:
         """Return the best `limit` chunks by keywords and the best by embedding. None searches all files."""
 
@@ -289,7 +284,7 @@ class VectorStoreRecords(Records, ABC):
     async def search(
         self,
         store: VectorStore,
-        search_query: Query,
+        search_query: EmbeddedText,
         limit: int,
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
