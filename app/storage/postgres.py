@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 
-from app.errors import UnstorableValue
+from app.errors import APIError, UnstorableValue
 from app.storage import Outage, count, one_of, read_options, seconds
 from app.storage.tables import Connection, Rows, Statement, Transaction, UnpreparedError, execute, substitute
 
@@ -211,6 +211,9 @@ class PostgresTables:
     async def _run(self, connection: Any, call: Callable[[Any], Awaitable[T]]) -> T:
         try:
             result = await call(connection)
+        except APIError:  # rejected by a transaction, which was rolled back
+            await self._pool.release(connection)
+            raise
         except BaseException:
             # After a cancelled call, a reset would wait for the server.
             connection.terminate()

@@ -193,6 +193,8 @@ class SQLiteTables:
                     continue
                 reason = str(error) if isinstance(error, UnpreparedError) else f"{type(error).__name__}: {error}"
                 raise outage.begins(reason) from None
+            except APIError:  # rejected by a transaction, which was rolled back
+                raise
             except BaseException:
                 self._discard_connection()
                 raise

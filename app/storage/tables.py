@@ -42,7 +42,7 @@ class Tables(Protocol):
 
     async def run(self, transaction: Callable[[], Transaction[T]], *, idempotent: bool = False) -> T:
         """
-        Run a transaction; it can be called more than once.
+        Run a transaction; it can be called more than once. An `APIError` rolls it back.
 
         `idempotent` transactions are repeated if the connection breaks.
         """

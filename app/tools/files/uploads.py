@@ -23,7 +23,7 @@ from app.errors import InvalidRequest, NotFound
 from app.tools.files import BATCH_LIFETIME, File, Page, file_not_found, list_page, new_file_id
 from app.tools.files.records import FileStore
 from app.tools.files.records.contents import ContentWriter
-from app.tools.files.records.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart
+from app.tools.files.records.uploads import UPLOAD_LIFETIME, MultipartUpload, UploadPart, storage_full
 
 Purpose: TypeAlias = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 PURPOSES: tuple[str, ...] = get_args(Purpose)
@@ -58,8 +58,7 @@ class Files:
         now = int(self._clock())
         expires_at = expiry_of(now, purpose, lifetime)
         file = File(content.id, owner, cleaned_filename(filename), purpose, content.bytes, now, expires_at)
-        if not await self._store.add(file, self.max_owner_bytes):
-            raise storage_full(self.max_owner_bytes, "file")  # a concurrent upload has used the quota
+        await self._store.add(file, self.max_owner_bytes)  # checks the quota again, because of concurrent uploads
         content.committed = True
         return file
 
@@ -87,11 +86,6 @@ def expiry_of(created_at: int, purpose: str, lifetime: int | None) -> int | None
     if lifetime is None and purpose == "batch":
         lifetime = BATCH_LIFETIME
     return None if lifetime is None else created_at + lifetime
-
-
-def storage_full(limit: int | None, field: str) -> InvalidRequest:
-    message = f"This upload would exceed your storage limit of {limit} bytes. Delete files you no longer need."
-    return InvalidRequest(message, param=field, code="storage_limit_exceeded", status=413)
 
 
 def upload_too_large(limit: int, field: str = "file") -> InvalidRequest:
@@ -163,8 +157,7 @@ class MultipartUploads:
             now + UPLOAD_LIFETIME,
             lifetime,
         )
-        if not await self._records.create(upload, self._max_owner_bytes):
-            raise storage_full(self._max_owner_bytes, "bytes")
+        await self._records.create(upload, self._max_owner_bytes)
         return upload.resource()
 
     async def add_part(self, owner: str, upload_id: str, data: AsyncIterable[bytes]) -> dict[str, object]:
@@ -182,14 +175,7 @@ class MultipartUploads:
             part = UploadPart(content.id, upload.id, content.bytes, int(self._clock()))
             # Twice the file size and more, since clients resend a part after losing the response.
             max_bytes = 2 * upload.bytes + MAX_PART_BYTES
-            refusal = await self._records.add_part(part, max_bytes, self._max_owner_bytes)
-            if refusal == "full":
-                raise storage_full(self._max_owner_bytes, "data")
-            if refusal == "too_large":
-                message = f"The parts must not exceed {max_bytes} bytes in total, including resent ones."
-                raise InvalidRequest(f"{message} Create a new upload.", param="data")
-            if refusal:
-                raise InvalidRequest("The upload has already ended.", param="upload_id")
+            await self._records.add_part(part, max_bytes, self._max_owner_bytes)
             content.committed = True
         return part.resource()
 

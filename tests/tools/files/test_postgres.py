@@ -181,6 +181,18 @@ async def test_url_may_be_in_a_variable(private: PostgresServer, monkeypatch: py
     assert private.sql("SELECT filename FROM antiphon_files").strip() == "a.txt"
 
 
+async def test_rejected_transaction_is_rolled_back_on_a_connection_that_stays(store: FileStore) -> None:
+    await fill(store, "bread")
+    process = "SELECT pg_backend_pid()"
+    before = await store.tables.fetch(process)
+    with pytest.raises(NotFound):
+        await store.vector_stores.add(STORE, [NewStoreFile("file-0"), NewStoreFile("missing")], "vsfb_1")
+    assert await store.tables.fetch(process) == before
+    with pytest.raises(NotFound):
+        await store.vector_stores.batch(STORE, "vsfb_1")
+    assert (await store.vector_stores.file(STORE, "file-0")).status == "completed"
+
+
 async def test_text_that_postgresql_cannot_hold_is_no_outage(store: FileStore) -> None:
     odd = "a\0b\ud800"
     assert await store.file("ada", odd) is None

@@ -9,7 +9,15 @@ from app.storage.tables import Records, Tables, Transaction, in_transaction
 from app.tools.files import File, Page, fetch_page
 from app.tools.files.records.attachments import Attachments
 from app.tools.files.records.contents import ObjectContents, Pieces
-from app.tools.files.records.uploads import ALIVE, PARTS_OF_FILE, STORED_BYTES, UploadRecords, add_file, within_limit
+from app.tools.files.records.uploads import (
+    ALIVE,
+    PARTS_OF_FILE,
+    STORED_BYTES,
+    UploadRecords,
+    add_file,
+    storage_full,
+    within_limit,
+)
 from app.tools.files.vector_stores.sql import VectorStoreRecords
 
 _EXPIRED_FILES = 100  # per transaction
@@ -59,12 +67,11 @@ class FileStore(Records, ABC):
         await self._tables.aclose()
 
     @in_transaction
-    def add(self, file: File, limit: int | None = None) -> Transaction[bool]:
-        """Make a written file visible; return False if the owner's files would exceed `limit` bytes in total."""
+    def add(self, file: File, limit: int | None = None) -> Transaction[None]:
+        """Make a written file visible. Raises `InvalidRequest` if the owner's files would exceed `limit` bytes."""
         if not (yield from within_limit(self._tables, file.owner, file.bytes, limit)):
-            return False
+            raise storage_full(limit, "file")
         yield from add_file(file)
-        return True
 
     async def stored_bytes(self, owner: str) -> int:
         """Includes pending uploads."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal, TypeAlias
 
+from app.errors import InvalidRequest
 from app.storage.tables import Records, Rows, Tables, Transaction, execute, in_transaction
 from app.tools.files import File
 from app.tools.files.records.contents import claim_content
@@ -58,6 +59,11 @@ def within_limit(tables: Tables, owner: str, size: int, limit: int | None) -> Tr
     return bool(stored + size <= limit)
 
 
+def storage_full(limit: int | None, field: str) -> InvalidRequest:
+    message = f"This upload would exceed your storage limit of {limit} bytes. Delete files you no longer need."
+    return InvalidRequest(message, param=field, code="storage_limit_exceeded", status=413)
+
+
 def add_file(file: File) -> Transaction[None]:
     """Make a file visible after its content was written; raises `FilesUnavailable` if the content was abandoned."""
     yield execute(_ADD_FILE, *astuple(file))  # fields are in column order, here and below
@@ -106,15 +112,14 @@ class UploadPart:
 
 
 class UploadRecords(Records):
-    """Methods return False, without changes, if their condition fails, for example after the upload ended."""
+    """`complete` and `cancel` return False, without changes, after the upload ended."""
 
     @in_transaction
-    def create(self, upload: MultipartUpload, limit: int | None = None) -> Transaction[bool]:
-        """Return False if the owner's files would exceed `limit` bytes."""
+    def create(self, upload: MultipartUpload, limit: int | None) -> Transaction[None]:
+        """Raises `InvalidRequest` if the owner's files would exceed `limit` bytes."""
         if not (yield from within_limit(self._tables, upload.owner, upload.bytes, limit)):
-            return False
+            raise storage_full(limit, "bytes")
         yield execute(_CREATE, *astuple(upload)[:8])
-        return True
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
         """Overdue uploads have the status `expired`."""
@@ -122,31 +127,30 @@ class UploadRecords(Records):
         return MultipartUpload(*rows[0]) if rows else None
 
     @in_transaction
-    def add_part(self, part: UploadPart, max_bytes: int, limit: int | None = None) -> Transaction[str | None]:
+    def add_part(self, part: UploadPart, max_bytes: int, limit: int | None) -> Transaction[None]:
         """
-        Add a part whose content was written. Returns None, or a refusal:
+        Add a part whose content was written.
 
-        - `not_pending`: the upload has ended
-        - `too_large`: the parts would exceed `max_bytes`
-        - `full`: the owner's files would exceed `limit` bytes
+        Raises `InvalidRequest` after the upload ended, for more than `max_bytes` in all parts, or if the owner's files
+        would exceed `limit` bytes.
         """
         where = f"WHERE id = $1 AND {_PENDING}"
         select = f"SELECT owner, bytes, received FROM antiphon_multipart_uploads {where} FOR UPDATE"
         rows = yield execute(select, part.upload_id)
         if not rows:
-            return "not_pending"
+            raise InvalidRequest("The upload has already ended.", param="upload_id")
         ((owner, size, received),) = rows
         if received + part.bytes > max_bytes:
-            return "too_large"
+            message = f"The parts must not exceed {max_bytes} bytes in total, including resent ones."
+            raise InvalidRequest(f"{message} Create a new upload.", param="data")
         more = max(received + part.bytes, size) - max(received, size)  # not yet counted as stored
         if more and not (yield from within_limit(self._tables, owner, more, limit)):
-            return "full"
+            raise storage_full(limit, "data")
         update = "UPDATE antiphon_multipart_uploads SET received = received + $2 WHERE id = $1"
         yield execute(update, part.upload_id, part.bytes)
         insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
         yield execute(insert, *astuple(part))
         yield from claim_content(part.id, "part")
-        return None
 
     async def parts(self, upload_id: str) -> dict[str, int]:
         statement = "SELECT id, bytes FROM antiphon_upload_parts WHERE upload = $1"

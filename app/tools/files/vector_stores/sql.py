@@ -132,40 +132,30 @@ class VectorStoreRecords(Records, ABC):
     async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
         """Delete the chunks of removed files, given as (store id, row)."""
 
-    async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
+    @in_transaction
+    def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> Transaction[None]:
         """Insert a store and queue its first files for indexing; raises `NotFound`, without changes."""
-        _check_files(await self._create(store, files))
+        yield from _lock_files(store, files)
+        yield execute(
+            _INSERT_STORE,
+            *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
+            *(store.expires_days, store.created_at, store.last_active_at),
+        )
+        yield from _insert_files(store, files, None)
 
     @in_transaction
-    def _create(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Transaction[NewStoreFile | None]:
-        if (missing := (yield from _first_missing(store, files))) is None:
-            yield execute(
-                _INSERT_STORE,
-                *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
-                *(store.expires_days, store.created_at, store.last_active_at),
-            )
-            yield from _insert_files(store, files, None)
-        return missing
-
-    async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
+    def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> Transaction[None]:
         """
         Add files, as a batch if `batch_id` is set, and queue them for indexing.
 
         A file already in the store is indexed again. Raises `NotFound`, without changes, if the owner does not have
         all the files.
         """
-        _check_files(await self._add(store, files, batch_id))
-
-    @in_transaction
-    def _add(
-        self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None
-    ) -> Transaction[NewStoreFile | None]:
         # Locks the store, so that concurrent additions wait. A store deleted in the meantime gets no files.
         active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
         if not (yield execute(active, store.id)):
-            return None
-        if (missing := (yield from _first_missing(store, files))) is not None:
-            return missing
+            return
+        yield from _lock_files(store, files)
         batch = None
         if batch_id is not None:
             ((batch,),) = yield execute(_INSERT_BATCH, batch_id, store.id)
@@ -173,7 +163,6 @@ class VectorStoreRecords(Records, ABC):
         replaced = "DELETE FROM antiphon_store_files WHERE id = ANY ($1) AND store = $2"
         yield execute(replaced, [file.id for file in files], store.id)
         yield from _insert_files(store, files, batch)
-        return None
 
     @in_transaction
     def cancel_batch(self, store: VectorStore, batch_id: str) -> Transaction[bool]:
@@ -321,18 +310,14 @@ class VectorStoreRecords(Records, ABC):
         await self._tables.execute(_DELETE_TURNS)
 
 
-def _first_missing(store: VectorStore, files: Sequence[NewStoreFile]) -> Transaction[NewStoreFile | None]:
-    """Return the first file that the store's owner does not have."""
-    # Locked until the transaction ends, so that no file is deleted.
+def _lock_files(store: VectorStore, files: Sequence[NewStoreFile]) -> Transaction[None]:
+    """Prevent deletions until the transaction ends. Raises `NotFound` if the store's owner lacks a file."""
     existing = f"SELECT id FROM antiphon_files WHERE id = ANY ($1) AND owner = $2 AND {ALIVE} FOR KEY SHARE"
     rows = yield execute(existing, [file.id for file in files], store.owner)
     found = {file_id for (file_id,) in rows}
-    return next((file for file in files if file.id not in found), None)
-
-
-def _check_files(missing: NewStoreFile | None) -> None:
-    if missing:
-        raise file_not_found(missing.id, missing.param)
+    for file in files:
+        if file.id not in found:
+            raise file_not_found(file.id, file.param)
 
 
 def _insert_files(store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Transaction[None]:
