@@ -202,9 +202,7 @@ class Batches(Records):
             output_lifetime=body.output_expires_after.seconds if body.output_expires_after else BATCH_LIFETIME,
             metadata=body.metadata,
         )
-        if not await self.add(batch):
-            message = f"You have {MAX_UNFINISHED} unfinished batches, the maximum. Wait until one ends, or cancel one."
-            raise InvalidRequest(message, code="too_many_batches")
+        await self.add(batch)
         self.wake()
         return batch.resource()
 
@@ -229,16 +227,16 @@ class Batches(Records):
         return batch
 
     @in_transaction
-    def add(self, batch: BatchJob) -> Transaction[bool]:
-        """Return False, without changes, if the owner already has `MAX_UNFINISHED`."""
+    def add(self, batch: BatchJob) -> Transaction[None]:
+        """Raises `InvalidRequest` if the owner already has `MAX_UNFINISHED`."""
         yield from self._tables.advisory_lock(batch.owner)
         count = f"SELECT count(*) FROM antiphon_request_batches WHERE owner = $1 AND status NOT IN {_ENDED}"
         ((number,),) = yield execute(count, batch.owner)
         if number >= MAX_UNFINISHED:
-            return False
+            message = f"You have {MAX_UNFINISHED} unfinished batches, the maximum. Wait until one ends, or cancel one."
+            raise InvalidRequest(message, code="too_many_batches")
         metadata = None if batch.metadata is None else orjson.dumps(batch.metadata).decode()
         yield execute(_CREATE, *astuple(batch)[:8], metadata)  # fields are in column order
-        return True
 
     @in_transaction
     def _cancel(self, owner: str, batch_id: str) -> Transaction[bool]:
