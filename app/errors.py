@@ -22,7 +22,7 @@ Clients receive only these errors, over HTTP, in streams and on WebSockets. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TypedDict
 
@@ -52,6 +52,7 @@ class APIError(Exception):
         error_type: str | None = None,
         status: int | None = None,
         retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,  # additional
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -60,6 +61,7 @@ class APIError(Exception):
         self.type = error_type or self.type
         self.status = status or self.status
         self.retry_after = retry_after
+        self._headers = headers or {}
 
     @property
     def reason(self) -> str:
@@ -97,7 +99,8 @@ class APIError(Exception):
         wait = self.retry_after
         if wait is None and self.status == 429:
             wait = 1
-        return {} if wait is None else {"Retry-After": str(max(1, math.ceil(wait)))}
+        standard = {} if wait is None else {"Retry-After": str(max(1, math.ceil(wait)))}
+        return {**standard, **self._headers}
 
 
 class InvalidRequest(APIError):

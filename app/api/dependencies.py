@@ -97,7 +97,7 @@ class APIDependencies:
 
     async def admit(self, caller: Caller, scope: Scope | None = None) -> Admission:
         """
-        Raises `LimitReached`.
+        Raises `TooManyRequests`.
 
         Without API keys, all callers share the limits. The response headers of `scope`'s request report the remaining
         amounts.

@@ -23,12 +23,12 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import NamedTuple, Self, TypeVar
 
-from app.api.accounting import Accounting, BudgetState, LimitReached, budget_headers
+from app.api.accounting import Accounting, BudgetState, budget_headers
 from app.core.access import KeyAccess, KeyLimits
 from app.core.prices import format_money
 from app.core.types import Usage
 from app.core.usage import usage_since
-from app.errors import StoreBusy, StoreUnavailable, try_again_in
+from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import ResponseAccount, ResponseLifecycle
 from app.runtime.tasks import end
 from app.stores import SLOT_LEASE, Counters, TokenCharge
@@ -120,7 +120,7 @@ class Limits:
         return limits
 
     async def admit(self, admission: Admission) -> None:
-        """Count a request of a limited key, without acquiring a slot; raises `LimitReached`."""
+        """Count a request of a limited key, without acquiring a slot; raises `TooManyRequests`."""
         charges = admission.key_limits.charges
         result = await self._query(self._counters.consume(admission.access.counted_as, charges), admits=True)
         if result is None:
@@ -162,13 +162,13 @@ class Limits:
                 if self._renewal is None or self._renewal.done():
                     self._renewal = asyncio.create_task(self._keep_renewing())
 
-    def _bucket_empty(self, allowance: Allowance, wait: float, headers: Mapping[str, str]) -> LimitReached:
+    def _bucket_empty(self, allowance: Allowance, wait: float, headers: Mapping[str, str]) -> TooManyRequests:
         message = f"Rate limit reached: {allowance.limit} {allowance.name} per minute."
         return self._refusal(allowance.name, message, wait, headers)
 
-    def _refusal(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> LimitReached:
+    def _refusal(self, limit: str, message: str, wait: float, headers: Mapping[str, str]) -> TooManyRequests:
         self._on_refusal(limit)
-        return LimitReached(try_again_in(message, wait), wait, headers)
+        return TooManyRequests(try_again_in(message, wait), retry_after=wait, headers=headers)
 
     async def aclose(self) -> None:
         """Waits for pending charges and releases."""
@@ -225,7 +225,7 @@ class Limits:
         )
 
     async def check_tokens(self, access: KeyAccess, limit: int) -> None:
-        """Raises `LimitReached` while the bucket has no tokens."""
+        """Raises `TooManyRequests` while the bucket has no tokens."""
         charge = TokenCharge("tokens", limit, 0, 1)
         result = await self._query(self._counters.consume(access.counted_as, [charge]), admits=True)
         if result is None or result.granted:
@@ -312,7 +312,7 @@ class Admission(ResponseAccount):
             task.add_done_callback(self._charging.discard)
 
     async def check_limits(self) -> None:
-        """Raises `LimitReached`."""
+        """Raises `TooManyRequests`."""
         if self._charging:
             await asyncio.wait([*self._charging])
         if limit := self.key_limits.tokens:
@@ -335,7 +335,7 @@ class Admission(ResponseAccount):
         return self._headers
 
     async def acquire_slots(self) -> None:
-        """Acquire slots for a concurrent response; raises `LimitReached`."""
+        """Acquire slots for a concurrent response; raises `TooManyRequests`."""
         if self.key_limits.needs_slots:
             await self._limits.acquire_slots(self)
 

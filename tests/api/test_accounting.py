@@ -20,14 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.api.accounting import Accounting, LimitReached
+from app.api.accounting import Accounting
 from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess, hash_of
 from app.core.prices import NANO, Price, PriceList, format_money
 from app.core.types import Usage
 from app.core.types.deltas import DONE, TokenCounts
 from app.core.usage import usage_of
-from app.errors import StoreUnavailable, UnstorableValue
+from app.errors import StoreUnavailable, TooManyRequests, UnstorableValue
 from app.stores import Spending, UsageRow
 from app.stores.memory import MemoryUsage
 from tests.support import sockets
@@ -383,7 +383,7 @@ async def test_usage_while_the_store_is_unavailable_is_kept_and_counted_once(
         await accounting.check(ALICE)
         accounting.record(ALICE, *ended())
     await ledger.tried.wait()
-    with pytest.raises(LimitReached):
+    with pytest.raises(TooManyRequests):
         await accounting.check(ALICE)
     ledger.away = False
     await accounting.wait_until_stored()
@@ -408,7 +408,7 @@ async def test_budget_of_a_new_day_or_month_begins_anew() -> None:
     for access in (ALICE, monthly):
         for _ in range(3):
             accounting.record(access, *ended())
-        with pytest.raises(LimitReached, match="resets at 2026-12-01T00:00:00Z") as refused:
+        with pytest.raises(TooManyRequests, match="resets at 2026-12-01T00:00:00Z") as refused:
             await accounting.check(access)
         assert refused.value.retry_after == 60
     now += timedelta(minutes=1)

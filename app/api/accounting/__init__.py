@@ -1,7 +1,7 @@
 """
 Usage and cost by API key: recorded in the store, limited by budgets.
 
-    state = await accounting.check(access)          # raises LimitReached, a 429 with `Retry-After`
+    state = await accounting.check(access)          # raises TooManyRequests, a 429 with `Retry-After`
     ...
     cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of each round and of the response
 
@@ -17,7 +17,7 @@ import operator
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,17 +56,6 @@ class BudgetState(NamedTuple):
 
     def format(self, amount: int) -> str:
         return format_money(amount) if self.limit.name.startswith("money") else str(amount)
-
-
-class LimitReached(TooManyRequests):
-    """A limit of this server, not the backend; `wait` is in seconds."""
-
-    def __init__(self, message: str, wait: float, headers: Mapping[str, str], code: str | None = None) -> None:
-        super().__init__(message, retry_after=wait, code=code)
-        self._headers = headers
-
-    def headers(self) -> dict[str, str]:
-        return {**super().headers(), **self._headers}
 
 
 class Accounting:
@@ -291,7 +280,7 @@ class Accounting:
     # Budgets.
 
     async def check(self, access: KeyAccess) -> list[BudgetState]:
-        """Return all budget states; raises `LimitReached`."""
+        """Return all budget states; raises `TooManyRequests`."""
         if not access.budget:
             return []
         states = self._states(access, await self._spending(access.name, self.today()))
@@ -353,14 +342,15 @@ def _on_day(spending: Spending, day: str, today: str) -> Spending:
     return spending._replace(tokens_per_day=0, money_per_day=0)
 
 
-def _budget_exceeded(key: str, state: BudgetState, now: float) -> LimitReached:
+def _budget_exceeded(key: str, state: BudgetState, now: float) -> TooManyRequests:
     """`x-should-retry` stops automatic retries in OpenAI's clients."""
     unit, _, period = state.limit.name.partition("_per_")
     resets = state.resets.isoformat(timespec="seconds").replace("+00:00", "Z")
     amount, used = state.format(state.limit.amount), state.format(state.used)
     message = f"The key '{key}' has used its budget: {used} of {amount} {unit} per {period}. It resets at {resets}."
     headers = {"x-should-retry": "false", "x-antiphon-budget-reset": resets}
-    return LimitReached(message, state.resets.timestamp() - now, headers, code="insufficient_quota")
+    wait = state.resets.timestamp() - now
+    return TooManyRequests(message, code="insufficient_quota", retry_after=wait, headers=headers)
 
 
 def budget_headers(states: Sequence[BudgetState]) -> dict[str, str]:
