@@ -309,18 +309,18 @@ class Batches(Records):
         running = {str(row[0]): int(row[1]) for row in (yield execute(_RUNNING))}
         free = min(max_running - sum(running.values()), CLAIMED)
         batches: dict[str, str] = {row[0]: row[1] for row in (yield execute(_OPEN))}
-        of_owners = Counter[str]()
+        load = Counter[str]()  # running requests by owner
         for batch_id, owner in batches.items():
-            of_owners[owner] += running.get(batch_id, 0)
+            load[owner] += running.get(batch_id, 0)
         lines: dict[str, list[Row]] = {}
         chosen: list[tuple[str, Row]] = []
         while batches and len(chosen) < free:
-            batch_id = min(batches, key=lambda batch_id: of_owners[batches[batch_id]])
+            batch_id = min(batches, key=lambda batch_id: load[batches[batch_id]])
             if batch_id not in lines:
                 lines[batch_id] = [*(yield execute(_NEXT_LINES, batch_id, free))]
             if lines[batch_id]:
                 chosen.append((batch_id, lines[batch_id].pop(0)))
-                of_owners[batches[batch_id]] += 1
+                load[batches[batch_id]] += 1
             else:
                 del batches[batch_id]
         yield execute_many(_CLAIM_LINE, [(batch_id, row[0], worker, lease) for batch_id, row in chosen])

@@ -4,8 +4,8 @@ The search index of a vector store, in a separate SQLite file.
 With separate files, term weights do not depend on other stores, indexing locks only its own store, and a store is
 deleted by deleting its file. An index can be rebuilt from the uploaded files.
 
-FTS5 ranks keywords by BM25. Own weights replace FTS5's, which are 0 for words in at least half the chunks. With FTS5's,
-MRR@10 is 0.69 instead of 0.70 for 800 questions about gazetteers, and 0.51 as well for a public FAQ.
+FTS5 ranks keywords by BM25. Own weights replace FTS5's, which are 0 for words in at least half the chunks. MRR@10 is
+0.70 instead of 0.69 on 800 questions about gazetteers, and 0.51 with both on a public FAQ.
 
 A search compares all vectors by cosine similarity (`sqlite-vec`): 100,000 with 768 dimensions take 210 ms of CPU time.
 

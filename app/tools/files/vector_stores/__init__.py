@@ -152,9 +152,9 @@ class VectorStores:
         Query embeddings are charged to the account. Raises `TooManyRequests` if its limit is exceeded.
         """
         matches = None if filters is None else predicate(filters)
-        each = max(50, limit * _CANDIDATES)
+        per_search = max(50, limit * _CANDIDATES)
         texts = await self._embedded([*dict.fromkeys(queries)], account)
-        searches = [self._records.search(store, text, each, matches) for text in texts for store in stores]
+        searches = [self._records.search(store, text, per_search, matches) for text in texts for store in stores]
         candidates = [candidate for results in await asyncio.gather(*searches) for candidate in results]
         return rank(candidates, ranking or RankingOptions(), limit)
 
