@@ -1,8 +1,4 @@
-"""
-Decode an answer's body, fed in pieces, into deltas; synchronous, without a clock.
-
-The first byte, regardless of headers, tells the body's format: event stream, JSON, or HTML.
-"""
+"""Decode an answer's body, fed in pieces, into deltas; synchronous, without a clock."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -26,47 +22,36 @@ from app.errors import BackendError
 AsEvents: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
 
 
-class ChunkDecoding(Protocol):
-    """Raises `BackendError`."""
-
-    def decode(self, data: bytes) -> list[ServerEvent]: ...
-
-    def end(self) -> list[ServerEvent]: ...
-
-
 _MARK_OR_BLANKS = b"\xef\xbb\xbf \t\r\n"  # a byte order mark's bytes, and white space
+_WEB_PAGE = "The backend answered with a web page. Check its base URL, including a path such as /v1."
 
 
 class BodyDecoder:
+    """
+    Decodes an event stream or JSON. The body's first byte tells which, regardless of headers.
+
+    Raises `BackendError` for HTML: usually the base URL points to a web site.
+    """
+
     def __init__(self, as_events: AsEvents, stream: EventDecoder) -> None:
-        self._stream = stream
         self._as_events = as_events
-        self._decoder: ChunkDecoding | None = None
+        self._stream = stream
+        self._is_stream = False  # known after the first byte
+        self._pieces: list[bytes] = []  # of JSON
+        self._size = 0  # bytes in `_pieces`
 
     def decode(self, data: bytes) -> list[ServerEvent]:
-        if self._decoder is None:
+        if self._is_stream:
+            return self._stream.decode(data)
+        if not self._pieces:
             data = data.lstrip(_MARK_OR_BLANKS)
             if not data:
                 return []
-            if data[:1] in (b"{", b"["):
-                self._decoder = _JSON(self._as_events)
-            else:
-                self._decoder = _WebPage() if data[:1] == b"<" else self._stream
-        return self._decoder.decode(data)
-
-    def end(self) -> list[ServerEvent]:
-        return self._decoder.end() if self._decoder else []
-
-
-class _JSON:
-    """Some servers append `data: [DONE]`, some send several values."""
-
-    def __init__(self, as_events: AsEvents) -> None:
-        self._as_events = as_events
-        self._pieces: list[bytes] = []
-        self._size = 0  # bytes
-
-    def decode(self, data: bytes) -> list[ServerEvent]:
+            if data[:1] == b"<":
+                raise BackendError(_WEB_PAGE)
+            if data[:1] not in (b"{", b"["):
+                self._is_stream = True
+                return self._stream.decode(data)
         self._pieces.append(data)
         self._size += len(data)
         if self._size > MAX_EVENT_BYTES:
@@ -75,6 +60,8 @@ class _JSON:
         return []
 
     def end(self) -> list[ServerEvent]:
+        if not self._pieces:
+            return self._stream.end()
         text = b"".join(self._pieces)
         self._pieces.clear()
         values = _values(text)
@@ -82,22 +69,16 @@ class _JSON:
         return [*self._as_events(values)]
 
 
-class _WebPage:
-    """HTML with status 200: usually the base URL points to a web site."""
-
-    def decode(self, data: bytes) -> list[ServerEvent]:
-        raise BackendError("The backend answered with a web page. Check its base URL, including a path such as /v1.")
-
-    def end(self) -> list[ServerEvent]:
-        return []
-
-
 NO_ANSWER = "The backend's answer is empty."
 _BLANKS = re.compile(r"\s*")
 
 
 def _values(text: bytes) -> list[JSONObject]:
-    """JSON values before the first invalid one, with lists flattened."""
+    """
+    JSON values before the first invalid one, with lists flattened.
+
+    Some servers append `data: [DONE]`, some send several values.
+    """
     check_piece(text)
     try:
         values = [orjson.loads(text)]
@@ -124,8 +105,6 @@ ErrorIn: TypeAlias = Callable[[JSONObject], BackendError | None]
 
 
 class APIDecoder(ABC):
-    """Decodes an answer's body, fed in pieces, into deltas; synchronous, without a clock."""
-
     def __init__(
         self,
         body: BodyDecoder,
@@ -157,7 +136,10 @@ class APIDecoder(ABC):
 
     def decode(self, data: bytes) -> list[Delta]:
         if self._repeats and (delta := self._repeats.match_frame(data)):  # most reads in a slow stream
-            return self._repeated(delta) if self._filters or self.ending else [delta]
+            if not (self._filters or self.ending):
+                return [delta]
+            self.resumed = self.resumed or self.finished
+            return self._filtered([delta], ended=False)
         try:
             return self._deltas(self._body.decode(data))
         except BackendError as error:
@@ -188,10 +170,6 @@ class APIDecoder(ABC):
         if self._filters:
             deltas = self._filtered(deltas, ended=ended or self.failure is not None)
         return [*deltas, DONE] if ended else deltas
-
-    def _repeated(self, delta: Delta) -> list[Delta]:
-        self.resumed = self.resumed or self.finished
-        return self._filtered([delta], ended=False)
 
     def _filtered(self, deltas: list[Delta], *, ended: bool) -> list[Delta]:
         for each in self._filters:
