@@ -73,11 +73,9 @@ class RawBody(Protocol):
 
     def with_model(self, model: str) -> RawBody:
         """No other byte changes."""
-        ...
 
     def content(self) -> bytes | AsyncIterator[bytes]:
         """The whole body, or chunks in arrival order."""
-        ...
 
 
 @frozen
@@ -112,17 +110,14 @@ class RawAnswer(Protocol):
 
         The next call continues.
         """
-        ...
 
     def usage(self) -> TokenCounts | None: ...
 
     def estimate(self) -> int:
         """Estimate output tokens, for backends that report no usage."""
-        ...
 
     def failed(self) -> bool:
         """Whether an event stream ended with an error event."""
-        ...
 
 
 # Entering raises `BackendError`. Leaving closes the connection, unless the answer is complete.
@@ -140,11 +135,9 @@ class DeltaReceiver(Protocol):
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
         """Process deltas; return whether more may follow without `drain`."""
-        ...
 
     async def drain(self) -> None:
         """Wait until more deltas may follow."""
-        ...
 
 
 class OpenRequest(AbstractAsyncContextManager[Any], Protocol):
@@ -158,7 +151,6 @@ class OpenRequest(AbstractAsyncContextManager[Any], Protocol):
     @property
     def warnings(self) -> Sequence[str] | None:
         """Fields dropped or changed in request and answer; None before an answer."""
-        ...
 
     async def receive(self, receiver: DeltaReceiver) -> None:
         """
@@ -166,7 +158,6 @@ class OpenRequest(AbstractAsyncContextManager[Any], Protocol):
 
         Raises `BackendError` for a reported error or a broken connection, after all earlier deltas.
         """
-        ...
 
 
 class DeltaGenerator(OpenRequest):
@@ -200,19 +191,15 @@ class Backend(Protocol):
 
     def encode(self, model_request: ModelRequest) -> EncodedRequest:
         """The first request body to try; raises `InvalidRequest`."""
-        ...
 
     def open(self, model_request: ModelRequest) -> OpenRequest:
         """Entering the context sends the request."""
-        ...
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         """Available models, as entries in OpenAI's list: `id`, `object`, `created`, `owned_by`."""
-        ...
 
     async def check(self) -> None:
         """Raises `BackendError` if the backend cannot be reached."""
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -258,7 +245,6 @@ class RequestObservation(Protocol):
 
     def end(self, error: BaseException | None) -> None:
         """`error`: the failure, if any."""
-        ...
 
 
 # Called before a request, with the backend's name and the server's number in the settings.

@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from app.backends import (
-    LOW_PRIORITY,
-    Backend,
-    RequestObserver,
-)
+from app.backends import LOW_PRIORITY, Backend, RequestObserver
 from app.core.redaction import without_password
 from app.core.types import JSONObject
 from app.errors import BackendBusy, BackendError, try_again_in
@@ -121,12 +117,7 @@ class ReplicaPool:
         self.config = config
         self.hooks = hooks
         self.replicas = [
-            Replica(
-                (name, str(number)),
-                settings.url,
-                build(settings),
-                Circuit(config.max_failures, config.recovery),
-            )
+            Replica((name, str(number)), settings.url, build(settings), Circuit(config.max_failures, config.recovery))
             for number, settings in enumerate(config.each(), 1)
         ]
         self.backend = self.replicas[0].backend  # for questions that all servers answer alike
