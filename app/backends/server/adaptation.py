@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from app.backends.server.errors.unsupported_fields import (
-    READABLE,
     REASONING_OFF,
     STRICT,
-    functions,
-    holds,
+    UNREADABLE,
+    declared_functions,
+    has_field,
     unknown_fields,
     without,
 )
@@ -33,14 +33,14 @@ from app.backends.server.refused_content import (
     REFUSED_IMAGE,
     SYSTEM_FIRST,
     SYSTEM_WARNING,
+    enforced_keyword,
     has_later_system,
     holds_images,
-    kept_keyword,
     refused_keywords,
     refuses_images,
     refuses_later_system,
-    undescribed,
-    with_notes,
+    replace_images,
+    undescribed_urls,
     with_system_first,
     without_keywords,
 )
@@ -110,7 +110,7 @@ class FieldAdaptation:
         return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, request)
 
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
-        return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
+        return undescribed_urls(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
 
     def refuses_images(self, model: str) -> bool:
         return REFUSED_IMAGE in self._rejected(model)
@@ -122,7 +122,7 @@ class FieldAdaptation:
             rejected = {field: until for field, until in rejected.items() if now < until}
         return rejected if self.content.images == "pass" else {**rejected, REFUSED_IMAGE: math.inf}
 
-    def may_lack(self, body: JSONMapping, field: str, preferences: frozenset[str] = frozenset()) -> bool:
+    def may_omit(self, body: JSONMapping, field: str, preferences: frozenset[str] = frozenset()) -> bool:
         """Whether the request keeps its meaning if a field is omitted or renamed."""
         if field == REFUSED_IMAGE and self.content.images != "pass":
             return True
@@ -186,7 +186,7 @@ class AdaptedRequest:
 
     def explain(self, error: BackendError) -> BackendError:
         """Set `param` to the caller's field."""
-        if kept := kept_keyword(error, self.body):
+        if kept := enforced_keyword(error, self.body):
             error.param, sentence = kept
             error.message = f"{error.message} {sentence}"
             error.args = (error.message,)
@@ -197,12 +197,12 @@ class AdaptedRequest:
         return error
 
     def accepted(self) -> None:
-        if learned := [field for field in self._named if field != READABLE]:  # which concerns only these items
+        if learned := [field for field in self._named if field != UNREADABLE]:  # which concerns only these items
             self._adaptation.learn(str(self._original.get("model")), learned)
 
     def _may_drop(self, field: str) -> bool:
-        may_lack = self._adaptation.may_lack(self.body, field, self._preferences)
-        return may_lack and _OTHER_NAME.get(field) not in self._named
+        may_omit = self._adaptation.may_omit(self.body, field, self._preferences)
+        return may_omit and _OTHER_NAME.get(field) not in self._named
 
     @property
     def _preferences(self) -> frozenset[str]:
@@ -212,12 +212,12 @@ class AdaptedRequest:
         body, warnings, adaptation = self._original, [], self._adaptation
         fields = dict.fromkeys([*self._rejected, *self._named])
         for field in fields:
-            if not (_holds(body, field) and adaptation.may_lack(body, field, self._preferences)):
+            if not (_is_present(body, field) and adaptation.may_omit(body, field, self._preferences)):
                 continue
             if field == REFUSED_IMAGE and self._descriptions is not None:
-                if missing := undescribed(body, self._descriptions):
+                if missing := undescribed_urls(body, self._descriptions):
                     raise ImagesUndescribed(missing)
-                body = with_notes(body, adaptation.content, self._descriptions)
+                body = replace_images(body, adaptation.content, self._descriptions)
             else:
                 warnings += self._warnings(body, field)
                 body = _reduce(body, field, adaptation.content)
@@ -230,7 +230,7 @@ class AdaptedRequest:
             return ["This backend does not support `parallel_tool_calls: false`."]
         if field in _CHANGED:
             return [_CHANGED[field]]
-        if field == STRICT and any(function.get("strict") for function in functions(body)):
+        if field == STRICT and any(function.get("strict") for function in declared_functions(body)):
             return ["This backend does not support 'strict' in tools; it was ignored."]
         name = self._adaptation.caller_field(field)
         set_by_caller = field in _HARMLESS or field in _NEUTRAL or name in self._preferences
@@ -239,7 +239,7 @@ class AdaptedRequest:
 
 _CHANGED = {
     REASONING_OFF: "Reasoning was disabled: this backend does not support it together with function tools.",
-    READABLE: "The backend could not read the reasoning of earlier responses; it was dropped.",
+    UNREADABLE: "The backend could not read the reasoning of earlier responses; it was dropped.",
     REFUSED_IMAGE: IMAGE_WARNING,
     SYSTEM_FIRST: SYSTEM_WARNING,
 }
@@ -253,20 +253,20 @@ def _refused(error: BackendError, body: JSONMapping) -> list[str]:
     return refused_keywords(error, body) or unknown_fields(error, body)
 
 
-def _holds(body: JSONMapping, field: str) -> bool:
+def _is_present(body: JSONMapping, field: str) -> bool:
     if field == SYSTEM_FIRST:
         return has_later_system(body)
-    return holds_images(body) if field == REFUSED_IMAGE else holds(body, field)
+    return holds_images(body) if field == REFUSED_IMAGE else has_field(body, field)
 
 
 def _reduce(body: JSONObject, field: str, content: ContentOptions) -> JSONObject:
     if field == REFUSED_IMAGE:
-        return with_notes(body, content)
+        return replace_images(body, content)
     if field == SYSTEM_FIRST:
         return with_system_first(body)
     if field == REASONING_OFF:
         return {**body, "reasoning_effort": "none"}
-    if field == READABLE:
+    if field == UNREADABLE:
         return {**body, "input": [item for item in body["input"] if not item.get("encrypted_content")]}
     if field == STRICT:  # chat nests functions
         tools = [

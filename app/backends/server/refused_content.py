@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from app.backends.server.errors.unsupported_fields import DECLARATIONS, functions
+from app.backends.server.errors.unsupported_fields import DECLARATIONS, declared_functions
 from app.core.profile import ContentOptions
 from app.core.request.content import NOTE, NOTE_WARNING, string_or_parts
 from app.core.request.roles import SYSTEM, as_note, merge
@@ -57,23 +57,25 @@ _REFUSED_IMAGES = re.compile(
 
 
 def refuses_images(error: BackendError, body: JSONMapping) -> bool:
-    asked = error.status in (400, 404) or error.answered == 500  # 404: OpenRouter; 500: llama.cpp and Ollama
-    return asked and bool(_REFUSED_IMAGES.search(error.message)) and holds_images(body)
+    is_refusal = error.status in (400, 404) or error.answered == 500  # 404: OpenRouter; 500: llama.cpp and Ollama
+    return is_refusal and bool(_REFUSED_IMAGES.search(error.message)) and holds_images(body)
 
 
 def holds_images(body: JSONMapping) -> bool:
     return any(_has_image(message) for name in _TEXT_TYPES for message in json_list(body.get(name)))
 
 
-def undescribed(body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
+def undescribed_urls(body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
     urls = (url for name in _TEXT_TYPES for message in json_list(body.get(name)) for url in _image_urls(message))
     return [url for url in dict.fromkeys(urls) if url not in descriptions]
 
 
-def with_notes(body: JSONObject, options: ContentOptions, descriptions: Mapping[str, str] | None = None) -> JSONObject:
+def replace_images(
+    body: JSONObject, options: ContentOptions, descriptions: Mapping[str, str] | None = None
+) -> JSONObject:
     texts = descriptions or {}
     changed = {
-        name: [_noted(message, text_type, options, texts) for message in body[name]]
+        name: [_replaced(message, text_type, options, texts) for message in body[name]]
         for name, text_type in _TEXT_TYPES.items()
         if isinstance(body.get(name), list)
     }
@@ -125,7 +127,7 @@ def _image_url(part: JSONMapping) -> str:
     return str(source.get("url") or "")
 
 
-def _noted(part: Any, text_type: str | None, options: ContentOptions, texts: Mapping[str, str]) -> Any:
+def _replaced(part: Any, text_type: str | None, options: ContentOptions, texts: Mapping[str, str]) -> Any:
     if not _has_image(part):
         return part
     if _is_image(part):
@@ -133,13 +135,13 @@ def _noted(part: Any, text_type: str | None, options: ContentOptions, texts: Map
         return {**typed, "text": _note_text(part, texts), **{name: part[name] for name in _KEPT_FIELDS if name in part}}
     result = dict(part)
     if _RESPONSE in part:
-        result[_RESPONSE] = _noted_response(part[_RESPONSE], texts)
+        result[_RESPONSE] = _replaced_in_response(part[_RESPONSE], texts)
     for name in _CONTENT:
         if any(map(_has_image, inner := json_list(part.get(name)))):
-            noted = [_noted(each, text_type, options, texts) for each in inner]
+            replaced = [_replaced(each, text_type, options, texts) for each in inner]
             form = options.tool_content if part.get("role") == "tool" else options.parts
             of_chat = any(isinstance(each, dict) and each.get("type") == "image_url" for each in inner)
-            result[name] = string_or_parts(noted, form) if of_chat else noted
+            result[name] = string_or_parts(replaced, form) if of_chat else replaced
     return result
 
 
@@ -147,7 +149,7 @@ def _note_text(part: JSONMapping, texts: Mapping[str, str]) -> str:
     return texts.get(_image_url(part), _NOTE) if texts else _NOTE
 
 
-def _noted_response(response: JSONObject, texts: Mapping[str, str]) -> JSONObject:
+def _replaced_in_response(response: JSONObject, texts: Mapping[str, str]) -> JSONObject:
     images = [part for part in response["parts"] if _is_image(part)]
     others = [part for part in response["parts"] if not _is_image(part)]
     output = "\n".join(
@@ -169,8 +171,8 @@ _REFUSED_SYSTEM = re.compile(
 
 
 def refuses_later_system(error: BackendError, body: JSONMapping) -> bool:
-    asked = error.status in (400, 422) or error.answered == 500  # 500: llama.cpp and Ollama
-    return asked and bool(_REFUSED_SYSTEM.search(error.message)) and has_later_system(body)
+    is_refusal = error.status in (400, 422) or error.answered == 500  # 500: llama.cpp and Ollama
+    return is_refusal and bool(_REFUSED_SYSTEM.search(error.message)) and has_later_system(body)
 
 
 def has_later_system(body: JSONMapping) -> bool:
@@ -228,21 +230,21 @@ _UNNAMED_KEYWORDS = (
 
 def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
     if _REFUSED_FORM.search(error.message) and error.status == 400:
-        return [f"{PARAMETERS}{_FORM}"] if _rewritten(body) != body else []
-    groups = [*_groups(error)]
+        return [f"{PARAMETERS}{_FORM}"] if _in_mfjs(body) != body else []
+    groups = [*_reported_keywords(error)]
     removable = _removable(body) if groups else frozenset()
     for group in groups:
         if removed := [keyword for keyword in group if keyword in removable]:
             return [f"{PARAMETERS}{keyword}" for keyword in removed]
-        if _kept(group, body):
+        if _find_enforced(group, body):
             break
     return []
 
 
-def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | None:
+def enforced_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | None:
     """The caller's field with a rejected keyword that must stay, and a sentence about it."""
-    for group in _groups(error):
-        if kept := _kept(group, body):
+    for group in _reported_keywords(error):
+        if kept := _find_enforced(group, body):
             keyword, place, tool = kept
             param = "tools" if tool else f"{_FORMAT_SCHEMA}.{place}"
             at = f"at {quote(place)} in {f'the strict tool {quote(tool)}' if tool else f'{_FORMAT_SCHEMA!r}'}"
@@ -252,18 +254,18 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
 
 def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObject, list[str]]:
     if _FORM in keywords:
-        body = _rewritten(body)
+        body = _in_mfjs(body)
     removable = _removable(body) if keywords else frozenset()
     if not (removed := [keyword for keyword in keywords if keyword in removable]):
         return body, []
-    return {**body, "tools": [_without(tool, frozenset(removed)) for tool in body["tools"]]}, removed
+    return {**body, "tools": [_without_keywords(tool, frozenset(removed)) for tool in body["tools"]]}, removed
 
 
-def _rewritten(body: JSONMapping) -> JSONObject:
-    return {**body, "tools": [_changed(tool, mfjs) for tool in body["tools"]]} if body.get("tools") else {**body}
+def _in_mfjs(body: JSONMapping) -> JSONObject:
+    return {**body, "tools": [_with_schemas(tool, mfjs) for tool in body["tools"]]} if body.get("tools") else {**body}
 
 
-def _changed(tool: JSONObject, change: Callable[[object], object]) -> JSONObject:
+def _with_schemas(tool: JSONObject, change: Callable[[object], object]) -> JSONObject:
     function = tool.get("function", tool)
     if tool.get("type", "function") != "function":
         return tool
@@ -271,12 +273,12 @@ def _changed(tool: JSONObject, change: Callable[[object], object]) -> JSONObject
     return {**tool, "function": function} if "function" in tool else function
 
 
-def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
+def _without_keywords(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
     if DECLARATIONS in tool:
-        return {**tool, DECLARATIONS: [_without(function, keywords) for function in tool[DECLARATIONS]]}
+        return {**tool, DECLARATIONS: [_without_keywords(function, keywords) for function in tool[DECLARATIONS]]}
     if tool.get("function", tool).get("strict"):
         return tool
-    return _changed(tool, lambda schema: stripped(schema, keywords))
+    return _with_schemas(tool, lambda schema: stripped(schema, keywords))
 
 
 _SCHEMA_FIELDS = ("parameters", "input_schema", "parametersJsonSchema")
@@ -287,13 +289,13 @@ _FORMAT_SCHEMA = "text.format.schema"
 
 def _removable(body: JSONMapping) -> frozenset[str]:
     """Keywords in the schemas of tools that are not strict."""
-    schemas = (tool.get(name) for tool in functions(body) if not tool.get("strict") for name in _SCHEMA_FIELDS)
+    schemas = (tool.get(name) for tool in declared_functions(body) if not tool.get("strict") for name in _SCHEMA_FIELDS)
     return frozenset(keyword for schema in schemas for keyword, _ in keyword_paths(schema))
 
 
-def _enforced(body: JSONMapping) -> Iterator[tuple[object, str]]:
+def _enforced_schemas(body: JSONMapping) -> Iterator[tuple[object, str]]:
     """Schemas with the name of their strict tool, or "" for the text format."""
-    for function in functions(body):
+    for function in declared_functions(body):
         if function.get("strict"):
             yield from ((function.get(name), str(function.get("name"))) for name in _SCHEMA_FIELDS)
     chat = json_object(json_object(body.get("response_format")).get("json_schema"))
@@ -303,16 +305,16 @@ def _enforced(body: JSONMapping) -> Iterator[tuple[object, str]]:
     yield from ((text_format.get("schema"), "") for text_format in (chat, responses, messages, gemini))
 
 
-def _kept(group: tuple[str, ...], body: JSONMapping) -> tuple[str, str, str] | None:
+def _find_enforced(group: tuple[str, ...], body: JSONMapping) -> tuple[str, str, str] | None:
     """A keyword in an enforced schema, its path, and its strict tool's name."""
-    for schema, tool in _enforced(body):
+    for schema, tool in _enforced_schemas(body):
         for keyword, place in keyword_paths(schema):
             if keyword in group:
                 return keyword, place, tool
     return None
 
 
-def _groups(error: BackendError) -> Iterator[tuple[str, ...]]:
+def _reported_keywords(error: BackendError) -> Iterator[tuple[str, ...]]:
     if error.status != 400 and error.answered != 500:
         return
     if _ABOUT_SCHEMAS.search(error.message) and (named := _NAMED_KEYWORD.findall(error.message)):

@@ -11,9 +11,9 @@ from app.errors import BackendError
 
 MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
 DECLARATIONS = "functionDeclarations"
-_OF_MESSAGES = frozenset({"role", "content", "tool_calls", "tool_call_id"})  # others are extensions
-_OF_CALLS = frozenset({"id", "type", "function"})
-_EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # without effect on the item's meaning
+_MESSAGE_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})  # others are extensions
+_CALL_FIELDS = frozenset({"id", "type", "function"})
+_OPTIONAL_ITEM_FIELDS = frozenset({"phase", "status", "namespace"})  # without effect on the item's meaning
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -22,74 +22,66 @@ def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
     if error.status != 400:
         return []
     text = f"{error.code}: {error.message}"
-    changes = [field for field, words in _CHANGES if _pattern(words).search(text) and holds(body, field)]
+    changes = [field for field, words in _CHANGES if _compiled(words).search(text) and has_field(body, field)]
     fields = changes or [_field(names, body) for names in _paths(error)]
-    return [*dict.fromkeys(field for field in fields if field and holds(body, field))]
+    return [*dict.fromkeys(field for field in fields if field and has_field(body, field))]
 
 
 REASONING_OFF = "reasoning_effort with tools"  # sent as `none`; Chat Completions only
-READABLE = "input[].encrypted_content"  # removes items with content that the server cannot read
-
-
-def _paths(error: BackendError) -> Iterator[list[str]]:
-    if error.param and (error.code in ("unknown_parameter", "unsupported_parameter") or error.param in _VALUES):
-        yield _words(error.param)
-    for words in _ERROR_PATTERNS:
-        for match in _pattern(words).finditer(error.message):
-            groups = match.groupdict()
-            if path := groups.get("path"):
-                yield _words(path)
-                continue
-            place = _words(groups.get("place") or "")
-            keys = _KEY.findall(groups["names"]) or _NAME.findall(groups["names"])
-            yield from (place + _words(name) for name in keys)
+UNREADABLE = "input[].encrypted_content"  # removes items with content that the server cannot read
 
 
 # Set by this server: OpenAI rejects `include` for non-reasoning models, reporting only `param`.
 _VALUES = frozenset({"include"})
 
 
-def _words(path: str) -> list[str]:
+def _paths(error: BackendError) -> Iterator[list[str]]:
+    if error.param and (error.code in ("unknown_parameter", "unsupported_parameter") or error.param in _VALUES):
+        yield _names_in(error.param)
+    for words in _ERROR_PATTERNS:
+        for match in _compiled(words).finditer(error.message):
+            groups = match.groupdict()
+            if path := groups.get("path"):
+                yield _names_in(path)
+                continue
+            place = _names_in(groups.get("place") or "")
+            keys = _KEY.findall(groups["names"]) or _NAME.findall(groups["names"])
+            yield from (place + _names_in(name) for name in keys)
+
+
+def _names_in(path: str) -> list[str]:
     """A path's names, outermost first: `messages` and `top_k` for `body.messages[1].topK`."""
     names = [re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower() for name in re.findall(r"[A-Za-z_]\w*", path)]
     return names[1:] if names[:1] == ["body"] else names
 
 
-def _field(words: list[str], body: JSONMapping) -> str:
-    if not words:
-        return ""
-    first, *rest = words
-    if first == "messages" and rest:
-        return _field_of_messages([word for word in rest if word not in _ROLES and "_message" not in word], body)
-    if first == "input" and rest:
-        field = f"{ITEM}{rest[-1]}"
-        return field if rest[-1] in _EXTRA_OF_ITEMS else "input"
-    if first == "tools" and rest and rest[-1] == "strict" and "parameters" not in rest:
-        first = STRICT
-    elif first not in body and not rest:  # some servers omit the path
-        inside = (f"{MESSAGE}{first}", f"{CALL}{first}", STRICT if first == "strict" else first)
-        first = next((field for field in inside if holds(body, field)), first)
-    return first
+def _field(names: list[str], body: JSONMapping) -> str:
+    match names:
+        case []:
+            return ""
+        case ["messages", _, *_]:
+            match [name for name in names[1:] if name not in _ROLES and "_message" not in name]:
+                case [name] if name not in _MESSAGE_FIELDS:
+                    return f"{MESSAGE}{name}"
+                case ["tool_calls", name] if name not in _CALL_FIELDS:
+                    return f"{CALL}{name}"
+        case ["input", *_, name] if name in _OPTIONAL_ITEM_FIELDS:
+            return f"{ITEM}{name}"
+        case ["tools", *inner, "strict"] if "parameters" not in inner:
+            return STRICT
+        case [name] if name not in body:  # some servers omit the path
+            inside = (f"{MESSAGE}{name}", f"{CALL}{name}", STRICT if name == "strict" else name)
+            return next((field for field in inside if has_field(body, field)), name)
+    return names[0]
 
 
-def _field_of_messages(words: list[str], body: JSONMapping) -> str:
-    match words:
-        case [name] if name not in _OF_MESSAGES:
-            field = f"{MESSAGE}{name}"
-        case ["tool_calls", name] if name not in _OF_CALLS:
-            field = f"{CALL}{name}"
-        case _:
-            return "messages"
-    return field
-
-
-def holds(body: JSONMapping, field: str) -> bool:
+def has_field(body: JSONMapping, field: str) -> bool:
     if field == REASONING_OFF:
         return bool(body.get("tools")) and "messages" in body and body.get("reasoning_effort") != "none"
-    if field == READABLE:
+    if field == UNREADABLE:
         return any(item.get("encrypted_content") for item in json_objects(body.get("input")))
     if field == STRICT:
-        return any("strict" in function for function in functions(body))
+        return any("strict" in function for function in declared_functions(body))
     *lists, name = field.split("[].")
     objects = [body]
     for each in lists:
@@ -105,7 +97,7 @@ def without(value: JSONObject, field: str) -> JSONObject:
     return {name: each for name, each in value.items() if name != field} if field in value else value
 
 
-def functions(body: JSONMapping) -> list[JSONObject]:
+def declared_functions(body: JSONMapping) -> list[JSONObject]:
     """Chat nests functions in objects, Gemini in lists."""
     tools = [tool for tool in json_objects(body.get("tools")) if tool.get("type", "function") == "function"]
     declared = [json_objects(tool.get(DECLARATIONS)) or [tool.get("function", tool)] for tool in tools]
@@ -129,7 +121,7 @@ _SHORT = {
 
 
 @cache
-def _pattern(words: str) -> re.Pattern[str]:
+def _compiled(words: str) -> re.Pattern[str]:
     """Expand abbreviations. Compiled at the first error, because all patterns take 10 ms."""
     for short, long in _SHORT.items():
         words = words.replace(short, long)
@@ -166,5 +158,5 @@ _CHANGES = (
     (REASONING_OFF, r"tools (?:with|and) ['\"`]?reasoning[_ ]effort['\"`]? (?:is|are) not supported"),
     (REASONING_OFF, r"tools[^.]{0,80} reasoning[^.]{0,80}/v1/responses"),
     # OpenAI, for content from another account or region; Antiphon
-    (READABLE, r"invalid_encrypted_content|encrypted content .{0,200}could not be (?:verified|decrypted)"),
+    (UNREADABLE, r"invalid_encrypted_content|encrypted content .{0,200}could not be (?:verified|decrypted)"),
 )
