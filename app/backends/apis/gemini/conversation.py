@@ -109,10 +109,10 @@ class GeminiConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        back = self.sends_reasoning(turn)
-        content = turn.content if back else [*filter(None, map(_unsigned, turn.content))]
+        sent_back = self.sends_reasoning(turn)
+        content = turn.content if sent_back else [*filter(None, map(_unsigned, turn.content))]
         calls = [self.items[call] for call in turn.calls]
-        parts = [self._call(call, signed=back) for call in calls]
+        parts = [self._call(call, signed=sent_back) for call in calls]
         if parts and THOUGHT_SIGNATURE not in parts[0] and (placeholder := self.options.reasoning_placeholder):
             parts[0][THOUGHT_SIGNATURE] = placeholder
         content = [*content, *parts]

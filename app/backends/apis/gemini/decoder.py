@@ -59,7 +59,7 @@ class GeminiDecoder(APIDecoder):
         self._calls = 0
         self._items = 0
         self._code: JSONObject | None = None
-        self._written = ""  # last part: text, thought or ""
+        self._open_kind = ""  # "text" or "thought"; "" for others
         self._texts: list[str] = []
         self._signed: list[JSONObject] = []
         self._usage: JSONMapping = {}
@@ -102,7 +102,7 @@ class GeminiDecoder(APIDecoder):
     def _part(self, part: JSONObject, logprobs: list[JSONObject] | None) -> list[Delta]:
         if isinstance(text := part.get("text"), str):
             return self._thought(text, part) if part.get("thought") else self._text(text, part, logprobs)
-        self._begin("")
+        self._begin_item("")
         for name, read in _PARTS.items():
             if isinstance(value := part.get(name), dict):
                 return read(self, value, part)
@@ -110,38 +110,38 @@ class GeminiDecoder(APIDecoder):
             self._warn(f"Content of unknown type {quote(names[0])} from the backend was ignored.")
         return []
 
-    def _begin(self, written: str) -> bool:
-        """Whether a new item begins."""
-        begins = self._written != written
-        if begins:
-            self._written, self._signed = written, []
-        if begins and written == "text":
+    def _begin_item(self, kind: str) -> bool:
+        """Whether the part begins a new item."""
+        if self._open_kind == kind:
+            return False
+        self._open_kind, self._signed = kind, []
+        if kind == "text":
             self._texts = []
-        return begins
+        return True
 
     def _text(self, text: str, part: JSONObject, logprobs: list[JSONObject] | None) -> list[Delta]:
         signed = bool(part.get(THOUGHT_SIGNATURE))
-        if not text and (not signed or self._written not in ("text", "thought")):
+        if not text and (not signed or self._open_kind not in ("text", "thought")):
             return []  # empty parts end the stream
         deltas: list[Delta] = []
         if text:
-            self._begin("text")
+            self._begin_item("text")
             self._texts.append(text)
             deltas.append(TextDelta([text], logprobs))
-        return [*deltas, self._sign(part)] if signed else deltas
+        return [*deltas, self._signed_part(part)] if signed else deltas
 
     def _thought(self, text: str, part: JSONObject) -> list[Delta]:
-        begins, signed = self._begin("thought"), bool(part.get(THOUGHT_SIGNATURE))
+        is_new, signed = self._begin_item("thought"), bool(part.get(THOUGHT_SIGNATURE))
         deltas: list[Delta] = [ReasoningSummaryDelta(text)] if text else []
         if signed:
-            return [*deltas, self._sign(part)]
+            return [*deltas, self._signed_part(part)]
         # Bind unsigned reasoning too, so that omitting it later causes no warning.
-        return [*deltas, ProviderFields(bound(self._profile))] if begins and deltas else deltas
+        return [*deltas, ProviderFields(bound(self._profile))] if is_new and deltas else deltas
 
-    def _sign(self, part: JSONObject) -> Delta:
+    def _signed_part(self, part: JSONObject) -> Delta:
         self._signed.append(part)
         fields = bound(self._profile, **{SIGNED_PARTS: [*self._signed]})
-        return ProviderFields(fields, "message" if self._written == "text" else "reasoning")
+        return ProviderFields(fields, "message" if self._open_kind == "text" else "reasoning")
 
     def _call(self, call: JSONObject, part: JSONObject) -> list[Delta]:
         index, self._calls = self._calls, self._calls + 1
@@ -167,12 +167,12 @@ class GeminiDecoder(APIDecoder):
         number, self._items = self._items, self._items + 1
         return [NativeItem(number, started), NativeItem(number, item, done=True)]
 
-    def _executable(self, code: JSONObject, part: JSONObject) -> list[Delta]:
+    def _code_begun(self, code: JSONObject, part: JSONObject) -> list[Delta]:
         ended = self._end_code("incomplete", None)
         self._code = {"type": "code_interpreter_call", "code": json_text(code.get("code")), "container_id": "gemini"}
         return ended
 
-    def _result(self, result: JSONObject, part: JSONObject) -> list[Delta]:
+    def _code_result(self, result: JSONObject, part: JSONObject) -> list[Delta]:
         status = "completed" if result.get("outcome") == "OUTCOME_OK" else "failed"
         return self._end_code(status, [{"type": "logs", "logs": json_text(result.get("output"))}])
 
@@ -197,7 +197,7 @@ class GeminiDecoder(APIDecoder):
 
     def _cited(self) -> list[Delta]:
         """Annotations with positions require an open message."""
-        if self._written == "text" and (found := citations("".join(self._texts), self._grounding, self._citations)):
+        if self._open_kind == "text" and (found := citations("".join(self._texts), self._grounding, self._citations)):
             return [AnnotationsAdded(found)]
         pages = filter(None, map(_page, json_objects(self._grounding.get("groundingChunks"))))
         sources = [CitedSource(url=page["url"], title=page["title"]) for page in pages]
@@ -211,8 +211,8 @@ class GeminiDecoder(APIDecoder):
 _PARTS = {
     "functionCall": GeminiDecoder._call,
     "inlineData": GeminiDecoder._image,
-    "executableCode": GeminiDecoder._executable,
-    "codeExecutionResult": GeminiDecoder._result,
+    "executableCode": GeminiDecoder._code_begun,
+    "codeExecutionResult": GeminiDecoder._code_result,
 }
 
 

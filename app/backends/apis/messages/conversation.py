@@ -93,8 +93,8 @@ class MessagesConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        back = self.sends_reasoning(turn)
-        content = [block for block in turn.content if back or block["type"] not in THINKING_BLOCKS]
+        sent_back = self.sends_reasoning(turn)
+        content = [block for block in turn.content if sent_back or block["type"] not in THINKING_BLOCKS]
         calls = [self.items[call] for call in turn.calls]
         ids = [self.ids.next_id(call["call_id"], self.source(call)) for call in calls]
         content += [

@@ -59,7 +59,7 @@ class MessagesDecoder(APIDecoder):
         self._request_body = encoded.body
         self._profile = profile
         self._pauses = 0
-        self._before: JSONMapping = {}  # usage before the last pause
+        self._earlier_usage: JSONMapping = {}  # usage before the last pause
         self._usage: JSONObject = {}
         self._message: JSONMapping = {}  # the first event's
         self._blocks: dict[int, JSONObject] = {}  # open, by index
@@ -77,7 +77,7 @@ class MessagesDecoder(APIDecoder):
         self._repeats = PatternMatcher(self.find_text)
         self._body = BodyDecoder(_as_events, EventDecoder(self._repeats, named=True))
         self._pauses += 1
-        self._before, self._usage = self._total(), {}
+        self._earlier_usage, self._usage = self._total(), {}
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
         deltas: list[Delta] = []
@@ -100,16 +100,13 @@ class MessagesDecoder(APIDecoder):
         return deltas
 
     def _total(self) -> JSONObject:
-        names = {*self._before, *self._usage}
-        counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
-        details = (json_object(usage.get(_DETAILS)) for usage in (self._before, self._usage))
+        earlier, usage = self._earlier_usage, self._usage
+        names = [name for name in _COUNTS if name in earlier or name in usage]
+        counts = {name: token_count(earlier.get(name)) + token_count(usage.get(name)) for name in names}
+        details = (json_object(each.get(_DETAILS)) for each in (earlier, usage))
         reported = (reported_count(each.get("thinking_tokens")) for each in details)
         thinking = [tokens for tokens in reported if tokens is not None]
-        return {
-            **self._usage,
-            **{name: counts[name] for name in _COUNTS if name in counts},
-            **({_DETAILS: {"thinking_tokens": sum(thinking)}} if thinking else {}),
-        }
+        return {**usage, **counts, **({_DETAILS: {"thinking_tokens": sum(thinking)}} if thinking else {})}
 
     def start(self, event: JSONMapping) -> list[Delta]:
         self._message = json_object(event.get("message"))
@@ -225,7 +222,7 @@ class MessagesDecoder(APIDecoder):
         delta, reason = json_object(event.get("delta")), json_object(event.get("delta")).get("stop_reason")
         self._count(json_object(event.get("usage")))
         deltas: list[Delta] = []
-        if usage := normal_usage(self._total() if self._before else self._usage):
+        if usage := normal_usage(self._total() if self._earlier_usage else self._usage):
             deltas.append(UsageReported(usage))
         answer_id, model = (json_text(self._message.get(name)) or None for name in ("id", "model"))
         deltas.append(AnswerMetadata(answer_id, model, _TIERS.get(str(self._usage.get("service_tier")))))
@@ -271,7 +268,7 @@ def _events_of(message: JSONObject) -> list[JSONObject]:
 
 def _complete(block: JSONMapping) -> JSONObject:
     written = "".join(block["pieces"])
-    kept = {name: value for name, value in block.items() if name not in _OWN}
+    kept = {name: value for name, value in block.items() if name not in _DECODER_FIELDS}
     match block.get("type"):
         case "text":
             citations = [*json_list(block.get("citations")), *block.get("cited", ())]
@@ -283,7 +280,7 @@ def _complete(block: JSONMapping) -> JSONObject:
     return kept
 
 
-_OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # not the server's
+_DECODER_FIELDS = frozenset({"pieces", "start", "call", "cited", "signed"})  # not the server's
 
 
 def _index(event: JSONMapping) -> int:
