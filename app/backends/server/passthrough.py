@@ -31,17 +31,17 @@ from app.errors import BackendError
 CHAT = "/chat/completions"
 MESSAGES = "/messages"
 
-_DEFAULTS = frozenset({b"anthropic-version"})  # sent only if the caller does not
-_LISTS = frozenset({b"anthropic-beta"})  # extended by a profile
+_DEFAULT_HEADERS = frozenset({b"anthropic-version"})  # sent only if the caller does not
+_LIST_HEADERS = frozenset({b"anthropic-beta"})  # extended by a profile
 _DECODED = (b"content-encoding", b"content-length")
 
 
-def is_of_messages(endpoint: str) -> bool:
+def is_messages_endpoint(endpoint: str) -> bool:
     return endpoint == MESSAGES or endpoint.startswith(f"{MESSAGES}/")
 
 
 def forwards_to(endpoint: str, options: TransportOptions) -> bool:
-    if endpoint != CHAT and not is_of_messages(endpoint):
+    if endpoint != CHAT and not is_messages_endpoint(endpoint):
         return True
     if options.passthrough != "auto":
         return options.passthrough == "always"
@@ -59,10 +59,12 @@ class Forwarding:
         self._base = base
         self._profile = profile
         self._path = options.path or CHAT
-        self._own = _encoded(options.headers)
-        self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
-        self._extended = {name.lower(): b"," + value for name, value in self._own.items() if name.lower() in _LISTS}
-        self._replaced = {name.lower() for name in self._own} - _DEFAULTS - _LISTS
+        self._profile_headers = headers = _encoded(options.headers)
+        self._messages_headers = _encoded({**APIS["messages"].codec.headers, **options.headers})
+        self._extended = {
+            name.lower(): b"," + value for name, value in headers.items() if name.lower() in _LIST_HEADERS
+        }
+        self._replaced = {name.lower() for name in headers} - _DEFAULT_HEADERS - _LIST_HEADERS
         self._target = lru_cache(64)(self._target_without_query)  # the slowest step
 
     def request(self, request: RawRequest, credentials: dict[str, str], *, own_account: bool) -> OutgoingRequest:
@@ -73,21 +75,21 @@ class Forwarding:
         """
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
-        own = _encoded({**request.headers, **session_header(self._profile, request.conversation), **credentials})
-        messages = is_of_messages(request.endpoint)
-        options = self._own_of_messages if messages else self._own
-        replaced = self._replaced | {name.lower() for name in own}
-        forwarded = request_headers(request.received, messages=messages, own_account=own_account)
-        passed_on = [(name, value + self._extended.get(name, b"")) for name, value in forwarded if name not in replaced]
-        given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS) if options else frozenset()
+        added = _encoded({**request.headers, **session_header(self._profile, request.conversation), **credentials})
+        messages = is_messages_endpoint(request.endpoint)
+        profile_headers = self._messages_headers if messages else self._profile_headers
+        replaced = self._replaced | {name.lower() for name in added}
+        received = request_headers(request.received, messages=messages, own_account=own_account)
+        forwarded = [(name, value + self._extended.get(name, b"")) for name, value in received if name not in replaced]
+        names = {name for name, _ in forwarded} if profile_headers else frozenset()
         headers = [
             (b"Host", self._base.netloc),
             (b"Content-Type", body.media_type),
             (b"Accept-Encoding", b"identity"),  # the usage must be readable
-            *passed_on,
+            *forwarded,
             (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
-            *(field for field in options.items() if field[0].lower() not in given),
-            *own.items(),
+            *(field for field in profile_headers.items() if field[0].lower() not in names),
+            *added.items(),
         ]
         target = self._target(request.endpoint, model if MODEL in self._path else "")
         if request.query:

@@ -35,7 +35,7 @@ _FIELDS = {
     "param": ("param",),
 }
 # Gateways' causes: OpenRouter's own message is "Provider returned error", Vercel's "Stream error occurred".
-_CAUSES = (("metadata", "raw"), ("value", "error_message"))
+_CAUSE_PATHS = (("metadata", "raw"), ("value", "error_message"))
 _STATUS_FIELDS = ("http_code", "http_status_code", "status_code", "status", "code")
 
 # Retried statuses, as in the OpenAI SDK, unless the caller caused the error.
@@ -71,11 +71,11 @@ def backend_error(
     parsed = None if page else _parse(body.decode(errors="replace"))
     if isinstance(parsed, list) and len(parsed) == 1 and isinstance(parsed[0], dict) and "error" in parsed[0]:
         parsed = parsed[0]  # Gemini: its streams are lists
-    fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
+    fields = _error_fields(known(parsed) if known and isinstance(parsed, dict) else parsed)
     error = _error(status, fields, wait, secret, host, passthrough)
     error.answered = status
     requested = headers.get("x-should-retry")
-    error.retryable = requested == "true" or (_may_pass(status, error) and requested != "false")
+    error.retryable = requested == "true" or (_is_transient(status, error) and requested != "false")
     return error
 
 
@@ -84,14 +84,14 @@ def error_in_chunk(
 ) -> BackendError | None:
     if not _has_error(chunk):
         return None
-    fields = _read(next(_choice_errors(chunk), chunk))
+    fields = _error_fields(next(_choice_errors(chunk), chunk))
     wait, status = retry_after({}, json.dumps(chunk, default=str)), fields.get("http", 0)
     error = _error(status, fields, wait, secret, host, passthrough)
-    error.retryable = error.type != "model_error" and _may_pass(status or error.status, error)
+    error.retryable = error.type != "model_error" and _is_transient(status or error.status, error)
     return error
 
 
-def _may_pass(status: int, error: BackendError) -> bool:
+def _is_transient(status: int, error: BackendError) -> bool:
     return status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
 
 
@@ -132,43 +132,43 @@ def _error(
     return error
 
 
-def _read(value: object) -> JSONObject:
+def _error_fields(value: object) -> JSONObject:
     """`message`, `code`, `type`, `param` and `http` (status), as far as known."""
     if isinstance(value, str):
         nested = _parse(value) if value.startswith("{") else None  # another server's error as the message
-        fields = _read(nested) if isinstance(nested, dict) else {}
+        fields = _error_fields(nested) if isinstance(nested, dict) else {}
         return fields if "message" in fields else {"message": value} if value.strip() else {}
     if isinstance(value, list):
-        return _read_list(value)
+        return _fields_in_list(value)
     if not isinstance(value, dict):
         return {}
-    fields = dict(_fields(value))
+    fields = dict(_direct_fields(value))
     for wrapper in _WRAPPERS:
-        if inner := _read(value.get(wrapper)):
+        if inner := _error_fields(value.get(wrapper)):
             if wrapper == "base_resp":
                 inner["http"] = _BASE_RESP.get(value[wrapper].get("status_code"), 0)
             fields |= inner
             break
-    for wrapper, name in _CAUSES:
+    for wrapper, name in _CAUSE_PATHS:
         outer = value.get(wrapper)
         if isinstance(outer, dict) and isinstance(raw := outer.get(name), str):
-            fields |= _read(_parse(raw))
+            fields |= _error_fields(_parse(raw))
     return fields
 
 
-def _read_list(values: list[Any]) -> JSONObject:
+def _fields_in_list(values: list[Any]) -> JSONObject:
     invalid = [
         value for value in values if isinstance(value, dict) and "msg" in value and isinstance(value.get("loc"), list)
     ]
     if not invalid:
-        return _read(values[0]) if values else {}
+        return _error_fields(values[0]) if values else {}
     # FastAPI lists the invalid fields.
     paths = [".".join(map(str, field["loc"])).removeprefix("body.") for field in invalid]
     message = "; ".join(f"{path}: {field['msg']}" for path, field in zip(paths, invalid, strict=True))
     return {"message": message, "param": paths[0]}
 
 
-def _fields(value: JSONObject) -> Iterator[tuple[str, Any]]:
+def _direct_fields(value: JSONObject) -> Iterator[tuple[str, Any]]:
     for field, names in _FIELDS.items():
         for name in names:
             text = value.get(name)
