@@ -157,20 +157,20 @@ def _add_thinking(state: TranslationState, body: JSONObject) -> None:
     No model thinks when a call is forced.
     """
     reasoning, options = state.request.reasoning, state.options
-    requested = reasoning.effort if reasoning else None
-    if requested is None and not (reasoning and reasoning.summary):
+    if reasoning is None or not (reasoning.effort or reasoning.summary):
         return
-    effort = options.effort_map.get(requested, _EFFORTS.get(requested, requested)) if requested else None
     if options.effort == "none":
         state.warnings.add("This backend does not support reasoning effort; reasoning.effort was ignored.")
         return
+    requested = reasoning.effort
+    effort = options.effort_map.get(requested, _EFFORTS.get(requested, requested)) if requested else None
     if requested and not effort:
         return
-    by_budget = any(fnmatchcase(str(body["model"]), glob) for glob in options.thinking_budget)
     if effort == "none":
         body["thinking"] = {"type": "disabled"}
         return
-    if not by_budget and effort:
+    by_budget = any(fnmatchcase(str(body["model"]), glob) for glob in options.thinking_budget)
+    if effort and not by_budget:
         body["output_config"] = {**body.get("output_config", {}), "effort": effort}
     if "thinking" in body:
         return
@@ -178,9 +178,9 @@ def _add_thinking(state: TranslationState, body: JSONObject) -> None:
         state.warnings.add("This backend's models do not reason when a tool call is forced.")
         body["thinking"] = {"type": "disabled"}  # some models think by default
         return
-    thinking = (
-        _budget(state, requested or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
-    )
+    thinking: JSONObject | None = {"type": "adaptive", "display": "summarized"}
+    if by_budget:
+        thinking = _budget(state, requested or "medium", body)
     if thinking:
         body["thinking"] = thinking
         if named := [name for name in _NOT_WITH_THINKING if body.pop(name, None) is not None]:
@@ -208,31 +208,24 @@ def _began_without_thinking(messages: Sequence[Message]) -> bool:
 
     Depending on the server, a user message with results and text begins a turn, so both turns are checked.
     """
-    first: Any = None
-
-    def without() -> bool:
-        return first is not None and first["type"] not in THINKING_BLOCKS
-
+    without_thinking = False  # the later assistant message
     for message in reversed(messages):
         content: Any = message["content"]
         if message["role"] == "assistant":
-            first = content[0]
+            without_thinking = content[0]["type"] not in THINKING_BLOCKS
             continue
         results = [block["type"] == "tool_result" for block in content]
-        if not any(results) or (not all(results) and without()):
+        if not any(results) or (without_thinking and not all(results)):
             break
-    return without()
+    return without_thinking
 
 
-_FORMATS = frozenset(
-    ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
-)
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})
 _TABLES = ("$defs", "definitions", "properties")  # schemas by name
 _CHOICES = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
 _ENFORCED = ("$ref", "type", "enum", "const", "title", "default", "required")
-_OMITTED = frozenset(
-    {"$schema", "$id", "additionalProperties", "description", "examples", "strict"}
-)  # also from descriptions
+# Also omitted from descriptions.
+_OMITTED = frozenset({"$schema", "$id", "additionalProperties", "description", "examples", "strict"})
 
 
 def _enforceable(schema: JSONMapping) -> JSONObject:
