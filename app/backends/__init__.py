@@ -72,7 +72,7 @@ class RawBody(Protocol):
     def media_type(self) -> bytes: ...  # `Content-Type`, so that the backend parses the body like this server
 
     def with_model(self, model: str) -> RawBody:
-        """No other byte changes."""
+        """The body with another model name; no other byte changes."""
 
     def content(self) -> bytes | AsyncIterator[bytes]:
         """The whole body, or chunks in arrival order."""

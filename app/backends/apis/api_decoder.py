@@ -100,7 +100,7 @@ def _leading_values(text: str) -> list[Any]:
     return values
 
 
-# The error in part of an answer, in all servers' forms: `{"error": ...}`.
+# Returns the error in an event or JSON answer, in any server's form.
 ErrorIn: TypeAlias = Callable[[JSONObject], BackendError | None]
 
 

@@ -85,7 +85,7 @@ async def count_tokens(methods: list[CountingMethod], body: JSONMapping, post: P
     """
     Count the prompt's tokens by the first method that works; None if the server cannot count.
 
-    `methods` then contains only this method. Methods with an endpoint that the server lacks are removed.
+    `methods` keeps only the working method, and no method whose endpoint the server lacks.
     """
     for method in [*methods]:
         try:

@@ -20,7 +20,7 @@ _MAX_KEY_LENGTH = 16_384  # characters
 
 
 class KeySource:
-    """Concurrent requests wait for a single read."""
+    """An expiring key, read again after its lifetime or a rejection. Concurrent requests wait for a single read."""
 
     def __init__(
         self, read: Callable[[], Awaitable[str]], lifetime: float, clock: Callable[[], float] = time.monotonic

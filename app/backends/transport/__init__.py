@@ -88,7 +88,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         head = b"%b%b\r\n" % (target.encoded, headers)
         bodiless = target.method == "HEAD"
         if isinstance(content, bytes):
-            if idle := self._take(target.origin):
+            if idle := self._pop_idle(target.origin):
                 try:  # faster than `suppress`
                     return await idle.send(head, content, timeouts, bodiless=bodiless)
                 except Stale:
@@ -111,7 +111,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         for proxied in self._proxied.values():
             await proxied.aclose()
 
-    def _take(self, origin: Origin) -> HTTPConnection | None:
+    def _pop_idle(self, origin: Origin) -> HTTPConnection | None:
         """The most recently used connection: the least likely to be closed."""
         for connection in reversed(self._idle):
             if connection.origin == origin and connection.usable:
@@ -124,7 +124,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             raise httpx.UnsupportedProtocol(f"Invalid URL scheme: must be 'http' or 'https', not {origin.scheme!r}.")
         try:
             async with asyncio.timeout(seconds):
-                connection = await self._reach(origin)
+                connection = await self._connect_to_any_address(origin)
         except TimeoutError as error:
             raise httpx.ConnectTimeout("The server did not accept a connection in time.") from error
         except (OSError, UnicodeError) as error:
@@ -134,7 +134,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("The transport has been closed.")
         return connection
 
-    async def _reach(self, origin: Origin) -> HTTPConnection:
+    async def _connect_to_any_address(self, origin: Origin) -> HTTPConnection:
         """
         Connect to a host's addresses, alternating between families, until one succeeds; raises the first error.
 
@@ -151,7 +151,9 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             while addresses or attempts:
                 if addresses:
                     # Later requests' reads run in this context, so it contains nothing from the first request.
-                    attempts.add(loop.create_task(self._dial(origin, addresses.pop(0)), context=Context()))
+                    attempts.add(
+                        loop.create_task(self._connect_to_address(origin, addresses.pop(0)), context=Context())
+                    )
                 wait = _NEXT_ADDRESS if addresses else None
                 done, _ = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
@@ -167,13 +169,13 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                 attempt.add_done_callback(_abort_result)
                 attempt.cancel()
 
-    async def _dial(self, origin: Origin, address: str) -> HTTPConnection:
+    async def _connect_to_address(self, origin: Origin, address: str) -> HTTPConnection:
         encrypted = origin.scheme == "https"
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: HTTPConnection(origin, self),
             address,
             origin.port,
-            ssl=self._context() if encrypted else None,
+            ssl=self._ssl_context() if encrypted else None,
             server_hostname=origin.host if encrypted else None,
         )
         # Not earlier: uvloop does not notify a connection closed after cancelled creation.
@@ -181,7 +183,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._open.add(connection)
         return connection
 
-    def _context(self) -> ssl.SSLContext:
+    def _ssl_context(self) -> ssl.SSLContext:
         if self._ssl is None:
             self._ssl = httpx.create_ssl_context(verify=self._verify, trust_env=self._trust_env)
             self._ssl.set_alpn_protocols(["http/1.1"])
@@ -194,7 +196,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         if address not in self._proxied:
             proxy = httpx.Proxy(address if "://" in address else f"http://{address}")
             limits = httpx.Limits(max_keepalive_connections=self._max_idle, keepalive_expiry=self._idle_seconds)
-            transport = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=limits)
+            transport = httpx.AsyncHTTPTransport(verify=self._ssl_context(), proxy=proxy, limits=limits)
             self._proxied[address] = HTTPXTransport(transport)
         return self._proxied[address]
 

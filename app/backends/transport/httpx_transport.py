@@ -1,4 +1,4 @@
-"""Replies of `httpx`'s own transports, for proxies, and of compressed bodies."""
+"""Adapters for `httpx`'s own transports, which proxies need, and for compressed bodies."""
 
 from __future__ import annotations
 

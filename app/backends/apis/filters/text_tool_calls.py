@@ -1,4 +1,4 @@
-"""The forms of tool calls in the text of models, by delimiter."""
+"""Syntaxes for tool calls in a model's text, by delimiter."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def _own_part(part: JSONObject) -> JSONObject:
 
 
 def media_type(part: JSONMapping) -> str:
-    data = part["part"].get("inlineData") or part["part"].get("fileData") or {} if part["type"] == "part" else {}
+    """Empty for text."""
+    own = part["part"] if part["type"] == "part" else {}
+    data = own.get("inlineData") or own.get("fileData") or {}
     return str(data.get("mimeType", ""))
 
 

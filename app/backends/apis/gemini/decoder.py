@@ -1,4 +1,4 @@
-"""Decode Gemini bodies. The last event has a `finishReason`; there is no end marker."""
+"""Decode Gemini bodies. The last event has a `finishReason`, instead of an end marker."""
 
 from __future__ import annotations
 

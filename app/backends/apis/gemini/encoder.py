@@ -77,11 +77,7 @@ def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONO
 
 
 # Others have their own name in camel case.
-_NAMES = {
-    "stop": "stopSequences",
-    "top_logprobs": "logprobs",
-    "logprobs": "responseLogprobs",
-}
+_NAMES = {"stop": "stopSequences", "top_logprobs": "logprobs", "logprobs": "responseLogprobs"}
 _SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "max_output_tokens")
 _UNSENT = frozenset({"logit_bias"})
 _STOPS = 5  # per request; this server applies the others
@@ -195,11 +191,11 @@ def thinking_config(state: TranslationState, model: str) -> JSONObject:
         return {}
     config: JSONObject = {"includeThoughts": True} if reasoning.summary else {}
     effort = options.effort_map.get(reasoning.effort, reasoning.effort) if reasoning.effort else None
-    if effort is None or effort == "":
+    if not effort:
         return config
     always = fnmatchcase(model, _ALWAYS)
     if _takes_budget(model, options):
-        budget = _BUDGETS[effort] if effort in _BUDGETS else _BUDGETS["medium"]
+        budget = _BUDGETS.get(effort, _BUDGETS["medium"])
         return {**config, "thinkingBudget": max(budget, _MIN_BUDGET) if always else budget}
     level = _LEVELS.get(effort, effort.upper())
     return {**config, "thinkingLevel": _MIN_LEVEL if always and level == "MINIMAL" else level}
