@@ -393,15 +393,14 @@ def least_loaded(free: Sequence[Replica]) -> Replica:
 async def first_success(attempts: Iterable[Any]) -> None:
     """Return once an attempt succeeds; raise the first attempt's error if all fail."""
     tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
-    waiting = set(tasks)
     try:
-        while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(task.exception() is None for task in done):
+        for completed in asyncio.as_completed(tasks):
+            with suppress(Exception):
+                await completed
                 return
         tasks[0].result()
     finally:
-        for task in waiting:
+        for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
