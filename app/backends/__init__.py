@@ -161,12 +161,12 @@ class OpenRequest(AbstractAsyncContextManager[Any], Protocol):
 
 
 class DeltaGenerator(OpenRequest):
-    """An open request for an asynchronous generator, which first yields an empty list to accept the request."""
+    """An open request for a generator, which first yields an empty list to accept the request."""
 
     warnings: Sequence[str] | None = None
 
-    def __init__(self, generate: Callable[[], AsyncGenerator[list[Delta], None]]) -> None:
-        self._deltas = generate()
+    def __init__(self, deltas: AsyncGenerator[list[Delta], None]) -> None:
+        self._deltas = deltas
 
     async def __aenter__(self) -> Self:
         await anext(self._deltas)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Any
 
 from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest, OpenRequest
@@ -41,7 +40,7 @@ class Scripted(Backend):
         return encode(model_request, self.profile(model_request.model))
 
     def open(self, model_request: ModelRequest) -> OpenRequest:
-        return DeltaGenerator(partial(self._answer, model_request))
+        return DeltaGenerator(self._answer(model_request))
 
     async def _answer(self, model_request: ModelRequest) -> AsyncGenerator[list[Delta], None]:
         self.received.append(self.encode(model_request).body)

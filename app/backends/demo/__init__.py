@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest
@@ -60,7 +59,7 @@ class DemoBackend(Backend):
         return encode(model_request, self.profile(model_request.model))
 
     def open(self, model_request: ModelRequest) -> DeltaGenerator:
-        return DeltaGenerator(partial(self._deltas, model_request))
+        return DeltaGenerator(self._deltas(model_request))
 
     async def _deltas(self, model_request: ModelRequest) -> AsyncGenerator[list[Delta], None]:
         body = self.encode(model_request).body
