@@ -31,8 +31,8 @@ _FILE_TYPES = ("image/", "audio/", "video/", "application/pdf")
 _IN_RESPONSES = ("image/", "application/pdf")
 
 
-def _own_part(part: JSONObject) -> JSONObject:
-    """Wrap a part in Gemini's form, which is not translated again; text parts have no wrapper."""
+def _wrapped(part: JSONObject) -> JSONObject:
+    """A part in Gemini's form, marked as already translated; see `unwrapped`."""
     return {"type": "part", "part": part}
 
 
@@ -51,11 +51,11 @@ def _media_part(url: str, default: str, field: str) -> JSONObject:
     guessed = None
     with suppress(ValueError):
         guessed, _ = guess_type(urlsplit(url).path)
-    return _own_part({"fileData": {"mimeType": guessed or default, "fileUri": url}})
+    return _wrapped({"fileData": {"mimeType": guessed or default, "fileUri": url}})
 
 
 def _inline_part(media_type: str, data: str) -> JSONObject:
-    return _own_part({"inlineData": {"mimeType": media_type, "data": data}})
+    return _wrapped({"inlineData": {"mimeType": media_type, "data": data}})
 
 
 def _file_part(made: ChatPart) -> JSONObject:
@@ -120,7 +120,7 @@ class GeminiConversation(ConversationReader):
         content = [*content, *parts]
         if all(part.get("thought") for part in content):
             return []
-        messages: list[Message] = [{"role": "assistant", "content": [*map(_own_part, content)]}]
+        messages: list[Message] = [{"role": "assistant", "content": [*map(_wrapped, content)]}]
         if calls:
             messages.append({"role": "tool", "content": self._results(turn.calls)})
         return messages
@@ -145,9 +145,9 @@ class GeminiConversation(ConversationReader):
                 "name": name,
                 "response": {"output": "\n".join(texts(kept))},
             }
-            if inner := sent_parts(media(kept)):
+            if inner := unwrapped(media(kept)):
                 response["parts"] = inner
-            responses.append(_own_part({"functionResponse": response}))
+            responses.append(_wrapped({"functionResponse": response}))
             if moved:
                 others += [{"type": "text", "text": f"Content from the result of the function {quote(name)}:"}, *moved]
         return [*responses, *others]
@@ -166,11 +166,12 @@ def _with_signed(text: str, signed: Sequence[JSONObject]) -> list[JSONObject]:
     """Split a text at its signed parts; if it has changed, an empty part carries the signature."""
     parts: list[JSONObject] = []
     for part in reversed(signed):
-        before, found, after = text.rpartition(words) if (words := json_text(part.get("text"))) else (text, " ", "")
-        if not found:
-            part, before, after = {**part, "text": ""}, text, ""
-        parts = [part, *_text(after), *parts]
-        text = before
+        words = json_text(part.get("text"))
+        if words and words in text:
+            text, _, after = text.rpartition(words)
+            parts = [part, *_text(after), *parts]
+        else:
+            parts = [{**part, "text": ""}, *parts]
     return [*_text(text), *parts]
 
 
@@ -186,8 +187,8 @@ def _unsigned(part: JSONObject) -> JSONObject | None:
 
 
 def as_content(turn: Message) -> JSONObject:
-    return {"role": _ROLES[str(turn["role"])], "parts": sent_parts(cast(list[ChatPart], turn["content"]))}
+    return {"role": _ROLES[str(turn["role"])], "parts": unwrapped(cast(list[ChatPart], turn["content"]))}
 
 
-def sent_parts(parts: Iterable[ChatPart]) -> list[JSONObject]:
+def unwrapped(parts: Iterable[ChatPart]) -> list[JSONObject]:
     return [{"text": part["text"]} if part["type"] == "text" else part["part"] for part in parts]

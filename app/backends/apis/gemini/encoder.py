@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from app.backends.apis.gemini.conversation import GeminiConversation, as_content, sent_parts
+from app.backends.apis.gemini.conversation import GeminiConversation, as_content, unwrapped
 from app.core.profile import Profile, RequestOptions
 from app.core.request import (
     EMPTY_VALUES,
@@ -37,7 +37,7 @@ def to_gemini(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
     body: dict[str, object] = {
         "model": model,
         "contents": [as_content(turn) for turn in turns],
-        **({"systemInstruction": {"parts": sent_parts(system)}} if system else {}),
+        **({"systemInstruction": {"parts": unwrapped(system)}} if system else {}),
         **_tools(state, choice),
         **({"generationConfig": config} if config else {}),
         **_forwarded(state),
