@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -81,7 +85,9 @@ async def key_from_command(command: Sequence[str], seconds: float = _COMMAND_TIM
     """The output is never logged; raises `BackendError`."""
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
-        process = await asyncio.create_subprocess_exec(*command, stdin=none, stdout=pipe, stderr=none)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=none, stdout=pipe, stderr=none, start_new_session=True
+        )
     except OSError as error:
         raise _unreadable(f"api_key_command: {error.strerror}") from None
     try:
@@ -91,11 +97,20 @@ async def key_from_command(command: Sequence[str], seconds: float = _COMMAND_TIM
         raise _unreadable(f"api_key_command: no output within {seconds:.0f} seconds") from None
     finally:
         if process.returncode is None:
-            process.kill()
+            _kill_with_children(process)
             await process.wait()
     if process.returncode:
         raise _unreadable(f"api_key_command: exit status {process.returncode}")
     return output.decode(errors="replace")
+
+
+def _kill_with_children(process: asyncio.subprocess.Process) -> None:
+    """Children of a killed shell would keep running, and its output open."""
+    with suppress(ProcessLookupError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def key_source(file: Path | None, command: Sequence[str], lifetime: float) -> KeySource | None:

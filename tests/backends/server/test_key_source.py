@@ -101,6 +101,12 @@ async def test_command_that_fails_is_an_error_without_its_output(reason: str, ca
     assert "secret" not in str(failed.value) + str(failed.value.__notes__) + caplog.text
 
 
+async def test_command_is_ended_with_its_children() -> None:
+    async with asyncio.timeout(20):
+        with pytest.raises(BackendError):
+            await key_from_command(["sh", "-c", "sleep 60; true"], seconds=0.2)  # `sleep` holds the output open
+
+
 async def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as failed:
         await key_from_file(tmp_path / "none")
