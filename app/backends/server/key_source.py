@@ -35,15 +35,19 @@ class KeySource:
         self._lifetime = lifetime
         self._clock = clock
         self._until = 0.0
+        self._reads = 0  # ended; requests that waited for a read share its failure
+        self._reason = ""  # for the last failure
         self._lock = asyncio.Lock()
 
     async def current(self) -> str:
         """Raises `BackendError`."""
         if self.key is None or self._clock() >= self._until:
+            reads = self._reads
             async with self._lock:
-                if self.key is None or self._clock() >= self._until:
+                if reads == self._reads:
                     await self._read_again()
-        assert self.key is not None
+        if self.key is None:
+            raise _unreadable(self._reason)
         return self.key
 
     async def renew(self, refused: str) -> bool:
@@ -62,10 +66,11 @@ class KeySource:
             self.key = key
             self._until = self._clock() + self._lifetime
         except BackendError as error:
-            if self.key is None:
-                raise
             self._until = self._clock() + _RETRY_INTERVAL
-            logger.warning("backend key not renewed", extra={"reason": error.explanation})
+            self._reason = error.detail
+            if self.key is not None:
+                logger.warning("backend key not renewed", extra={"reason": error.explanation})
+        self._reads += 1
 
 
 def _unreadable(reason: str) -> BackendError:

@@ -50,6 +50,15 @@ async def test_key_is_read_once_for_concurrent_requests_and_again_after_its_life
     assert keys.read == 2
 
 
+async def test_failed_read_is_an_error_for_all_waiting_requests() -> None:
+    keys = Keys()
+    source = KeySource(keys, 60)
+    failed = await asyncio.gather(*(source.current() for _ in range(5)), return_exceptions=True)
+    assert [type(error) for error in failed] == [BackendError] * 5 and keys.read == 1
+    keys.keys = ["one"]
+    assert await source.current() == "one"
+
+
 async def test_refused_key_is_read_again_once_for_concurrent_requests() -> None:
     keys = Keys("one", "two")
     source = KeySource(keys, 60)
