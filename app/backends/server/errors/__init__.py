@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
+from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify, without_middle
 from app.core.http import retry_after
 from app.core.redaction import REDACTED, redact
 from app.core.sse.decoder import EventDecoder, encodable
@@ -67,8 +67,9 @@ def backend_error(
     `passthrough`, the caller's), redacted in messages. Codes and parameters with it or with `host` are omitted.
     """
     page = "html" in headers.get("content-type", "")
-    wait = retry_after(headers, body.decode(errors="replace"))
-    parsed = None if page else _parse(body.decode(errors="replace"))
+    text = body.decode(errors="replace")
+    wait = retry_after(headers, without_middle(text))
+    parsed = None if page else _parse(text)
     if isinstance(parsed, list) and len(parsed) == 1 and isinstance(parsed[0], dict) and "error" in parsed[0]:
         parsed = parsed[0]  # Gemini: its streams are lists
     fields = _error_fields(known(parsed) if known and isinstance(parsed, dict) else parsed)
@@ -85,7 +86,7 @@ def error_in_chunk(
     if not _has_error(chunk):
         return None
     fields = _error_fields(next(_choice_errors(chunk), chunk))
-    wait, status = retry_after({}, json.dumps(chunk, default=str)), fields.get("http", 0)
+    wait, status = retry_after({}, without_middle(json.dumps(chunk, default=str))), fields.get("http", 0)
     error = _error(status, fields, wait, secret, host, passthrough)
     error.retryable = error.type != "model_error" and _is_transient(status or error.status, error)
     return error

@@ -485,6 +485,16 @@ def test_message_that_is_long_is_shortened() -> None:
     assert message == "x" * 2000 + "..."
 
 
+@pytest.mark.parametrize("message", ["{reason}{prompt}", "{prompt}{reason}"])
+def test_error_that_quotes_a_long_prompt_is_classified_by_its_ends(message: str) -> None:
+    reason, prompt = " The context length is exceeded. Please try again in 7s. ", "word " * 100_000
+    refusal = refused(400, {"error": message.format(reason=reason, prompt=prompt)})
+    assert refusal.code == "context_length_exceeded"
+    limited = refused(429, {"error": message.format(reason=reason, prompt=prompt)})
+    assert limited.retry_after == 7
+    assert refused(400, {"error": prompt + reason + prompt}).code == "invalid_request"
+
+
 def test_account_of_the_server_is_redacted() -> None:
     message = "User: arn:aws:iam::123456789012:user/x is not authorized to perform: bedrock:InvokeModel"
     assert seen(refused(403, {"Message": message})) == (
