@@ -44,6 +44,9 @@ def _value(text: str, schema: object) -> object:
 # The readers yield nothing or raise `ValueError` if the text or a call in it is invalid.
 
 
+_SEPARATORS = re.compile(r"[ \t\r\n;,]*")
+
+
 def _json(body: str, functions: Functions) -> Iterator[Delta]:
     """Hermes, Qwen, Llama, Phi: `{"name": "f", "arguments": {...}}`, one or several, or a list."""
     values, at, decoder = list[Any](), 0, json.JSONDecoder()
@@ -52,7 +55,7 @@ def _json(body: str, functions: Functions) -> Iterator[Delta]:
         while at < len(body):
             value, at = decoder.raw_decode(body, at)
             values += value if isinstance(value, list) else [value]
-            at += len(body[at:]) - len(body[at:].lstrip(" \t\r\n;,"))
+            at = _SEPARATORS.match(body, at).end()  # type: ignore[union-attr]
     except RecursionError as error:
         raise ValueError from error
     for call in map(json_object, values):
@@ -61,7 +64,7 @@ def _json(body: str, functions: Functions) -> Iterator[Delta]:
         yield _call(functions, str(call.get("name")), written)
 
 
-_FUNCTION = re.compile(r"\s*(?:<function=)?([\w.-]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
+_FUNCTION = re.compile(r"\s*(?:<function=)?([\w.-]+)>(.*)", re.DOTALL)
 _PARAMETER = re.compile(r"\s*<parameter=([\w.-]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 
 
@@ -69,7 +72,7 @@ def _function(body: str, functions: Functions) -> Iterator[Delta]:
     """Qwen3-Coder: `f><parameter=a>...</parameter>`, Llama 3: `f>{...}`, both after `<function=`."""
     if not (match := _FUNCTION.fullmatch(body)):
         return
-    name, inner = match[1], match[2].strip()
+    name, inner = match[1], match[2].strip().removesuffix("</function>").strip()
     parameters = [*_following(_PARAMETER, inner)]
     if inner.startswith("{"):
         yield _call(functions, name, inner)

@@ -241,6 +241,11 @@ def test_text_without_a_call_is_text(text: str) -> None:
     assert find(text) == find(*text) == [text]
 
 
+@pytest.mark.parametrize("body", [f"<function=get_weather>{' ' * 50_000}x</function>", f"<tool_call>{'1 ' * 50_000}"])
+def test_long_text_without_a_call_is_read_in_linear_time(body: str) -> None:
+    assert find(body) == [body]
+
+
 def test_text_that_cannot_be_a_delimiter_is_emitted_at_once() -> None:
     finder = TextToolCallFilter(REQUEST)
     found = [finder.feed([TextDelta([piece])]) for piece in ("Hi ", "<tool", "s>", " there")]
