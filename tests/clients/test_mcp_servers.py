@@ -39,7 +39,7 @@ async def server_options(kind: str, directory: Path) -> AsyncIterator[dict[str, 
 @pytest.fixture(params=["streamableHttp", "sse", "stdio"])
 async def everything(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServerConnection]:
     async with server_options(request.param, tmp_path) as options:
-        connection = ServerConnection(ServerAddress(MCPServer(timeout=10, **options), policy="any"))
+        connection = ServerConnection(ServerAddress(MCPServer(timeout=60, **options), policy="any"))
         await connection.open()
         yield connection
         if goodbyes := connection.close():

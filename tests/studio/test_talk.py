@@ -89,7 +89,7 @@ async def test_image_is_shown(studio: Studio) -> None:
 
     image = studio.last.get_by_role("img", name="Hills under a sun")
     await expect(image).to_be_visible()
-    assert await image.evaluate("(image) => image.naturalWidth") == 240
+    assert await image.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 240
 
 
 async def test_image_is_attached_and_sent(studio: Studio, backend: Scripted) -> None:

@@ -195,7 +195,8 @@ async def test_codex_agent_of_a_team_receives_its_task(
     while len(upstream.requests) < 3 and not working.done():
         await asyncio.sleep(0.05)
     both.set()
-    assert agent_messages(await working) == ["Hello."]
+    # If the sub-agent ends first, Codex tells the model so, which answers again.
+    assert set(agent_messages(await working)) == {"Hello."}
     prompts = [one[-1]["content"] for one in sent_messages(upstream)[1:] if one[-1]["role"] == "user"]
     assert len(prompts) == 1 and prompts[0].endswith("Payload:\n\nSay hello to Ada.")
     offered = {tool["function"]["name"]: tool["function"] for tool in upstream.requests[0].json["tools"]}
