@@ -1,68 +1,55 @@
 """
 Containers: a sandbox with a Python process, its state, and files under `/mnt/data`.
 
-A container belongs to an owner (a hash of the caller's key). Its sandbox starts on first use, and restarts after a
-suspension. Sandboxes end with their server process (`local.py`); `shared.py` shares them between workers.
+A container belongs to an owner (a hash of the caller's key). Its sandbox is a child process of the server: it starts on
+first use, and restarts after a suspension, which retains only the files. `shared.py` shares containers between workers.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+import os
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypedDict, Unpack
+from typing import IO, Protocol, TypedDict, Unpack
 
-import orjson
-
+from app.core.access import KeyAccess
 from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest, NotFound
-from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, data_of
-from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
-from app.tools.code_interpreter.skills import Skill, SkillFolder
+from app.tools.code_interpreter.bubblewrap import Bubblewrap
+from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, Sandbox, SandboxEnded, data_of
+from app.tools.code_interpreter.files import ContainerFile, FileCopies
+from app.tools.code_interpreter.settings import MemoryLimit, memory_bytes
+from app.tools.code_interpreter.skills import Skill, SkillFolder, read_skill_files
+from app.tools.code_interpreter.slots import ContainerSlot, ContainerSlots
 from app.tools.files import File
-from app.tools.files.records.attachments import Attachment, Attachments, new_attachment
 from app.tools.files.uploads import Files
 
 logger = logging.getLogger(__name__)
 
-_DATA = "/mnt/data"
-_PIECE = 512 * 1024
+MAX_CONTAINERS = 10_000  # running or suspended
 MAX_CONTAINER_NAME = 256  # limits a container name in characters, and a file name in bytes
+SWEEP_INTERVAL = 10.0  # seconds
+SAVE_SECONDS = 60.0  # per container
+_DATA = "/mnt/data"
+_PIECE = 512 * 1024  # bytes per request for a file
+_PACK_PIECE = 1024 * 1024  # bytes per request for all files
+_PACK_TIMEOUT = 60.0  # seconds per request for all files
+_SAVED_OVERHEAD = 1024  # packed bytes per file, in addition to its content
+_ANONYMOUS = KeyAccess().owner  # on a server without keys
 
 
 def container_failed(
     message: str = "The container ended, and its files are lost. It starts empty on next use.",
 ) -> APIError:
     return APIError(message, status=503, code="container_failed")
-
-
-@dataclass(slots=True)
-class ContainerFile:
-    id: str
-    container_id: str
-    path: str
-    bytes: int
-    changed: int  # nanoseconds
-    created_at: int  # Unix time of the first listing
-    source: str  # `user` or `assistant`
-
-    @property
-    def filename(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    def resource(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "object": "container.file",
-            "container_id": self.container_id,
-            "created_at": self.created_at,
-            "bytes": self.bytes,
-            "path": self.path,
-            "source": self.source,
-        }
 
 
 @dataclass(slots=True)
@@ -74,8 +61,18 @@ class Container:
     last_active_at: float
     idle_minutes: int
     memory_limit: MemoryLimit
-    files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
     skills: Sequence[Skill] = ()
+    files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
+    # The rest is only set in the process that runs the sandbox.
+    mounts: Sequence[File] = ()  # to copy into a new sandbox
+    chain: str | None = None
+    sandbox: Sandbox | None = None
+    slot: ContainerSlot | None = None
+    saved: IO[bytes] | None = None  # its packed files, while suspended
+    state_loss: str = ""  # at the next start: `variables`, or `files` (which includes variables)
+    users: int = 0  # requests that use it or wait for it
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
+    deleted: bool = False
 
     def resource(self) -> dict[str, object]:
         return {
@@ -103,23 +100,65 @@ class SandboxChannel(Protocol):
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject: ...
 
 
-class Containers(ABC):
+class Containers:
     """Unknown ids, and other owners' ids, raise `NotFound`."""
 
-    def __init__(self, settings: CodeSettings, skills: SkillFolder | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        bubblewrap: Bubblewrap,
+        skills: SkillFolder | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = bubblewrap.settings
         self.skills = skills or SkillFolder()
         self.uploads: Files | None = None  # None without a file store
         self.copies: FileCopies | None = None  # None without object storage
+        self._bubblewrap = bubblewrap
+        self._clock = clock
+        self._containers: dict[str, Container] = {}
+        self._conversations: dict[tuple[str, str], str] = {}  # by owner and chain
+        self._slots = ContainerSlots(self.settings.max_containers, self._limit_of)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
-    @abstractmethod
+    def _limit_of(self, owner: str) -> int:
+        if owner == _ANONYMOUS:
+            return self.settings.max_containers
+        return self.settings.max_key_containers or max(1, self.settings.max_containers * 3 // 4)
+
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
         """The sandbox starts on first use. Raises `InvalidRequest`."""
+        memory_limit = options.get("memory_limit") or "1g"
+        if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
+            message = f"Invalid 'memory_limit': must be at most {self.settings.memory_limit} on this server."
+            raise InvalidRequest(message, param="memory_limit", code="invalid_value")
+        mounts = [await self._upload(owner, file_id) for file_id in options.get("file_ids", ())]
+        now = self._clock()
+        container = Container(
+            f"cntr_{secrets.token_hex(24)}",
+            owner,
+            options.get("name", "auto"),
+            int(now),
+            now,
+            options.get("idle_minutes") or self.settings.idle_minutes,
+            memory_limit,
+            skills=options.get("skills", ()),
+            mounts=mounts,
+        )
+        self._containers[container.id] = container
+        if len(self._containers) > MAX_CONTAINERS:
+            self._enforce_limits()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep)
+        return container
 
-    @abstractmethod
-    async def get(self, owner: str, container_id: str) -> Container: ...
+    async def get(self, owner: str, container_id: str) -> Container:
+        container = self._containers.get(container_id)
+        if container is None or container.owner != owner or self._expired(container):
+            raise NotFound(f"Container with id '{container_id}' not found.", param="container_id")
+        return container
 
-    @abstractmethod
     async def for_conversation(
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> Container:
@@ -129,34 +168,222 @@ class Containers(ABC):
         `earlier` lists container ids from earlier calls, latest first. A container with other `skills` is suspended,
         and restarts with the new ones.
         """
+        current = self._conversations.get((owner, chain))
+        for container_id in (*earlier, *([current] if current else ())):
+            try:
+                container = await self.get(owner, container_id)
+            except NotFound:
+                continue
+            skills = options.get("skills") or ()
+            if skills and list(skills) != list(container.skills):
+                container.skills = skills
+                await self._suspend(container)
+            return container
+        container = await self.create(owner, **options)
+        container.chain = chain
+        self._conversations[owner, chain] = container.id
+        return container
 
-    @abstractmethod
     async def list(self, owner: str, name: str | None = None) -> Sequence[dict[str, object]]:
         """Containers as in the API, oldest first."""
+        own = [one for one in self._containers.values() if one.owner == owner and not self._expired(one)]
+        return [container.resource() for container in own if name in (None, container.name)]
 
-    @abstractmethod
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
         """The newest containers of an owner (None: of all owners)."""
+        listed = [one for one in self._containers.values() if owner in (None, one.owner) and not self._expired(one)]
+        return [
+            {
+                "id": one.id,
+                "owner": one.owner,
+                "created_at": one.created_at,
+                "last_active_at": int(one.last_active_at),
+                "memory_limit": one.memory_limit,
+                "running": one.sandbox is not None,
+                "files": len(one.files),
+                "bytes": sum(file.bytes for file in one.files.values()),
+            }
+            for one in listed[: -limit - 1 : -1]
+        ]
 
-    @abstractmethod
-    async def delete(self, owner: str, container_id: str) -> dict[str, object]: ...
+    async def delete(self, owner: str, container_id: str) -> dict[str, object]:
+        self._delete(await self.get(owner, container_id))
+        return {"id": container_id, "object": "container.deleted", "deleted": True}
 
-    @abstractmethod
-    def use(self, container: Container) -> AbstractAsyncContextManager[SandboxChannel]:
+    def _expired(self, container: Container) -> bool:
+        return not container.users and container.last_active_at + container.idle_minutes * 60 <= self._clock()
+
+    def _sweep(self) -> None:
+        for container in [*filter(self._expired, self._containers.values())]:
+            self._delete(container)
+        sweep = asyncio.get_running_loop().call_later
+        self._timer = sweep(SWEEP_INTERVAL, self._sweep) if self._containers else None
+
+    def _enforce_limits(self) -> None:
+        """Delete unused containers above the limits for number and saved bytes."""
+        while True:
+            unused = [container for container in self._containers.values() if not container.users]
+            saved = Counter[str]()
+            for container in unused:
+                saved[container.owner] += os.fstat(container.saved.fileno()).st_size if container.saved else 0
+            if len(self._containers) > MAX_CONTAINERS:
+                shares = Counter(container.owner for container in unused)
+            elif saved.total() > self.settings.saved_files:
+                shares, unused = saved, [container for container in unused if container.saved]
+            else:
+                return
+            if not unused:
+                return
+            self._delete(min(unused, key=lambda one: (-shares[one.owner], one.last_active_at)))
+
+    def _delete(self, container: Container) -> None:
+        container.deleted = True
+        del self._containers[container.id]
+        if container.chain is not None and self._conversations.get((container.owner, container.chain)) == container.id:
+            del self._conversations[container.owner, container.chain]
+        if container.saved:
+            container.saved.close()
+            container.saved = None
+        if container.sandbox:
+            container.sandbox.kill()
+            self._begin(self._end(container))
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @asynccontextmanager
+    async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
         """
         Open a container's sandbox exclusively.
 
         Raises `container_failed` if it cannot run, and `TooManyRequests` if too many containers are in use.
         """
+        container.users += 1
+        try:
+            async with container.lock:
+                container.last_active_at = self._clock()
+                try:
+                    yield await self._running_sandbox(container)
+                except SandboxEnded:
+                    await self._end(container)
+                    if container.saved:
+                        raise container_failed("The container could not be started. Try again.") from None
+                    container.state_loss = "files"
+                    raise container_failed() from None
+                finally:
+                    container.last_active_at = self._clock()
+                    if container.deleted or container.sandbox is None:
+                        await self._end(container)
+        finally:
+            container.users -= 1
+            if container.slot and not container.users:
+                self._slots.mark_idle(container.slot, container.last_active_at)
 
-    @abstractmethod
+    async def _running_sandbox(self, container: Container) -> Sandbox:
+        unknown = NotFound(f"Container with id '{container.id}' not found.", param="container_id")
+        if container.deleted:
+            raise unknown
+        if container.sandbox and container.sandbox.alive:
+            assert container.slot
+            self._slots.mark_busy(container.slot)
+            return container.sandbox
+        if container.slot is None:
+            within = self.settings.call_seconds + 2 * STOP_GRACE  # enough for a running call to end
+            container.slot = await self._slots.acquire(
+                container.owner, lambda: self._begin(self._suspend(container)), within
+            )
+            if container.deleted:
+                raise unknown
+        else:
+            container.state_loss = "files"  # the sandbox ended unexpectedly
+        skills = await asyncio.to_thread(read_skill_files, container.skills) if container.skills else {}
+        sandbox = await self._bubblewrap.start(memory_bytes(container.memory_limit), skills)
+        try:
+            await self._restore_files(container, sandbox)
+        except BaseException:
+            await sandbox.aclose()
+            raise
+        container.sandbox = sandbox
+        return sandbox
+
+    async def _restore_files(self, container: Container, sandbox: Sandbox) -> None:
+        if container.saved:
+            try:
+                await _restore(container.saved, sandbox)
+            except OSError as error:
+                logger.warning("container files not restored", extra={"reason": str(error)})
+                container.state_loss = "files"
+            container.saved.close()
+            container.saved = None
+        else:
+            container.files.clear()
+            for file in container.mounts:
+                assert self.uploads
+                await self._write(sandbox, path_for(file.filename), self.uploads.content(file))
+            await self.changes(container, sandbox, "user")
+        if container.state_loss:
+            await sandbox.request("resumed", lost=container.state_loss)
+            container.state_loss = ""
+
+    async def _suspend(self, container: Container) -> None:
+        """Save an unused container's files and end its sandbox."""
+        async with container.lock:
+            if container.sandbox is None:
+                return
+            try:
+                async with asyncio.timeout(SAVE_SECONDS):
+                    max_bytes = 2 * self.settings.disk + _SAVED_OVERHEAD * len(container.files)
+                    container.saved = await _save(container.sandbox, max_bytes)
+                container.state_loss = "variables"
+            except (SandboxEnded, OSError) as error:  # includes TimeoutError
+                logger.warning("container files not saved", extra={"reason": str(error) or type(error).__name__})
+                container.state_loss = "files"
+            finally:
+                await self._end(container)
+        if container.deleted and container.saved:
+            container.saved.close()
+        elif container.saved:
+            self._enforce_limits()
+
+    async def _end(self, container: Container) -> None:
+        sandbox, container.sandbox = container.sandbox, None
+        if sandbox:
+            await sandbox.aclose()
+        slot, container.slot = container.slot, None
+        if slot:
+            self._slots.release(slot)
+
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
         """Refresh a used container's file list; return new and changed files."""
+        changed: list[ContainerFile] = []
+        answer = await sandbox.request("files")
+        try:
+            entries = [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
+        except (KeyError, TypeError, ValueError):
+            raise SandboxEnded from None
+        previous, container.files = container.files, {}
+        for path, size, time_changed in entries:
+            file = previous.get(path)
+            if file is None or (file.bytes, file.changed) != (size, time_changed):
+                file_id = file.id if file else f"cfile_{secrets.token_hex(16)}"
+                created = file.created_at if file else int(self._clock())
+                file = ContainerFile(file_id, container.id, path, size, time_changed, created, source)
+                changed.append(file)
+            container.files[path] = file
+        return changed
 
-    @abstractmethod
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        for container in [*self._containers.values()]:
+            self._delete(container)
+        if self._tasks:
+            await asyncio.wait({*self._tasks})
+        self.skills.close()
 
     async def _upload(self, owner: str, file_id: str) -> File:
         if self.uploads is None:
@@ -289,53 +516,34 @@ def path_for(filename: str) -> str:
     return f"{_DATA}/{name}"
 
 
-class FileCopies:
+async def _save(sandbox: Sandbox, max_bytes: int) -> IO[bytes]:
     """
-    Copies of container files in object storage, which clients can download after the container has ended.
+    Save a sandbox's files in an unnamed temporary file: an opaque stream packed by its supervisor.
 
-    A call's files are copied when it ends; newer versions replace older.
+    Raises `SandboxEnded`, and `OSError` above `max_bytes`.
     """
-
-    def __init__(self, attachments: Attachments, days: int, max_owner_bytes: int | None) -> None:
-        """`max_owner_bytes` limits an owner's files and copies together."""
-        self._attachments = attachments
-        self._lifetime = days * 86_400
-        self._limit = max_owner_bytes
-
-    async def add(self, owner: str, file: ContainerFile, pieces: AsyncIterator[bytes]) -> None:
-        """Failures are only logged."""
-        detail = orjson.dumps({"path": file.path, "source": file.source, "created_at": file.created_at}).decode()
-        new = new_attachment(owner, file.container_id, file.id, detail=detail)
-        copy = new._replace(expires_at=new.created_at + self._lifetime)
-        try:
-            if added := await self._attachments.add(copy, pieces, self._limit):
-                await self._attachments.delete(owner, file.container_id, [file.id], [added.id])
-            else:
-                logger.warning("container file not kept", extra={"reason": "the key's storage limit is reached"})
-        except NotFound:
-            pass  # deleted by a process in the container
-        except APIError as error:
-            logger.warning("container file not kept", extra={"reason": error.code})
-
-    async def _newest(self, owner: str, container_id: str) -> dict[str, Attachment]:
-        return {one.name: one for one in await self._attachments.list(owner, container_id)}
-
-    async def files(self, owner: str, container_id: str) -> Sequence[ContainerFile]:
-        newest = await self._newest(owner, container_id)
-        return sorted(map(_file_of, newest.values()), key=lambda file: file.path)
-
-    async def file(
-        self, owner: str, container_id: str, file_id: str
-    ) -> tuple[ContainerFile, AsyncIterator[bytes]] | None:
-        copy = (await self._newest(owner, container_id)).get(file_id)
-        return (_file_of(copy), self._attachments.content(copy)) if copy else None
-
-    async def delete(self, owner: str, container_id: str, file_id: str | None = None) -> bool:
-        """Delete a file's copies, or the container's; return whether any existed."""
-        return await self._attachments.delete(owner, container_id, None if file_id is None else [file_id])
+    saved: IO[bytes] = await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-")
+    try:
+        while data := data_of(
+            await sandbox.request("pack", within=_PACK_TIMEOUT, first=not saved.tell(), size=_PACK_PIECE)
+        ):
+            if saved.tell() + len(data) > max_bytes:
+                raise OSError("container files are too large to save")
+            await asyncio.to_thread(saved.write, data)
+        await asyncio.to_thread(saved.flush)
+    except BaseException:
+        saved.close()
+        raise
+    return saved
 
 
-def _file_of(copy: Attachment) -> ContainerFile:
-    detail = orjson.loads(copy.detail)  # see `FileCopies.add`
-    path, created_at, source = (detail[name] for name in ("path", "created_at", "source"))
-    return ContainerFile(copy.name, copy.place, path, copy.bytes, 0, created_at, source)
+async def _restore(saved: IO[bytes], sandbox: Sandbox) -> None:
+    """Raises `SandboxEnded` and `OSError`."""
+    await asyncio.to_thread(saved.seek, 0)
+    data = b"-"
+    while data:
+        data = await asyncio.to_thread(saved.read, _PACK_PIECE)
+        piece = {"data": base64.b64encode(data).decode()} if data else {}
+        answer = await sandbox.request("unpack", within=_PACK_TIMEOUT, **piece)
+        if "error" in answer:
+            raise OSError(f"container files could not be restored: {str(answer['error'])[:100]}")

@@ -29,13 +29,12 @@ from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, STOP_GRACE, SandboxEnded
 from app.tools.code_interpreter.containers import (
     Container,
-    ContainerFile,
     Containers,
     NewContainer,
     SandboxChannel,
     container_failed,
 )
-from app.tools.code_interpreter.local import LocalContainers
+from app.tools.code_interpreter.files import ContainerFile
 from app.tools.code_interpreter.skills import Skill, SkillFolder
 
 logger = logging.getLogger(__name__)
@@ -48,50 +47,44 @@ _MAX_LINE = 2 * MAX_ANSWER  # bytes
 class SharedContainers(Containers):
     def __init__(self, bubblewrap: Bubblewrap, directory: Path, skills: SkillFolder | None = None) -> None:
         """Only the workers' user may write to `directory`."""
-        super().__init__(bubblewrap.settings, skills)
-        self._bubblewrap = bubblewrap
+        super().__init__(bubblewrap, skills)
         self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
         self._lock: int | None = None  # file descriptor, if this worker is the host
-        self._local: LocalContainers | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def _host(self) -> LocalContainers | None:
-        """None unless this process is the host, or becomes it."""
-        if self._local:
-            return self._local
+    async def _try_to_host(self) -> bool:
+        """Become the host if there is none. Returns whether this worker is the host."""
+        if self._lock is not None:
+            return True
         lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            return None
+            return False
         self._lock = lock
-        self._local = LocalContainers(self._bubblewrap, self.skills)
-        self._local.uploads = self.uploads
         self._socket_path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, self._socket_path, limit=_MAX_LINE)
-        return self._local
+        return True
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
-        """A connection to the host, or the host's own containers; raises `container_failed`."""
+    async def _connect(self) -> _RemoteSandbox | None:
+        """A connection to the host; None if this worker is the host. Raises `container_failed`."""
         try:
             async with asyncio.timeout(HOST_TIMEOUT):
-                while True:
-                    if host := await self._host():
-                        return host
+                while not await self._try_to_host():
                     with contextlib.suppress(ConnectionError, FileNotFoundError):
-                        return await asyncio.open_unix_connection(self._socket_path, limit=_MAX_LINE)
+                        return _RemoteSandbox(*await asyncio.open_unix_connection(self._socket_path, limit=_MAX_LINE))
                     await asyncio.sleep(_RETRY_INTERVAL)
         except TimeoutError:
             raise container_failed() from None
+        return None
 
     async def _do(self, operation: str, **fields: object) -> Any:
         """Run an operation here or on the host; raises its errors and `container_failed`."""
-        host = await self._connect()
-        if isinstance(host, LocalContainers):
-            return await getattr(host, operation)(**fields)
-        async with _RemoteSandbox(*host) as remote:
+        if (remote := await self._connect()) is None:
+            return await getattr(super(), operation)(**fields)
+        async with remote:
             return await remote.send(operation, fields)
 
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
@@ -120,12 +113,11 @@ class SharedContainers(Containers):
 
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        host = await self._connect()
-        if isinstance(host, LocalContainers):
-            async with host.use(await host.get(container.owner, container.id)) as sandbox:
+        if (remote := await self._connect()) is None:
+            async with super().use(await super().get(container.owner, container.id)) as sandbox:
                 yield sandbox
             return
-        async with _RemoteSandbox(*host) as remote:
+        async with remote:
             await remote.send("use", {"owner": container.owner, "container_id": container.id})
             yield remote
 
@@ -133,8 +125,7 @@ class SharedContainers(Containers):
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
         if not isinstance(sandbox, _RemoteSandbox):
-            assert self._local
-            return await self._local.changes(container, sandbox, source)
+            return await super().changes(container, sandbox, source)
         answer = await sandbox.send("changes", {"source": source})
         container.files = {fields["path"]: ContainerFile(**fields) for fields in answer["files"]}
         return [container.files[path] for path in answer["changed"]]
@@ -146,8 +137,7 @@ class SharedContainers(Containers):
             connection.cancel()
         if self._connections:
             await asyncio.wait({*self._connections})
-        if self._local:
-            await self._local.aclose()
+        await super().aclose()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -159,9 +149,8 @@ class SharedContainers(Containers):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The operation is cancelled when the other worker closes the connection."""
-        assert self._local
         lines: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
-        work = asyncio.create_task(self._work(self._local, lines, writer))
+        work = asyncio.create_task(self._work(lines, writer))
         try:
             while line := await reader.readline():
                 lines.put_nowait(orjson.loads(line))
@@ -172,24 +161,22 @@ class SharedContainers(Containers):
             work.cancel()
             await asyncio.wait({work})
 
-    async def _work(
-        self, host: LocalContainers, lines: asyncio.Queue[JSONMapping], writer: asyncio.StreamWriter
-    ) -> None:
+    async def _work(self, lines: asyncio.Queue[JSONMapping], writer: asyncio.StreamWriter) -> None:
         message = await lines.get()
         try:
             if message["operation"] != "use":
                 assert message["operation"] in _OPERATIONS
-                result = await getattr(host, message["operation"])(**_received(message["fields"]))
+                result = await getattr(super(), message["operation"])(**_received(message["fields"]))
                 _write(writer, {"result": result})
                 return
-            container = await host.get(**message["fields"])
-            async with host.use(container) as sandbox:
+            container = await super().get(**message["fields"])
+            async with super().use(container) as sandbox:
                 _write(writer, {"result": None})
                 while True:
                     message = await lines.get()
                     fields = message["fields"]
                     if message["operation"] == "changes":
-                        changed = [file.path for file in await host.changes(container, sandbox, **fields)]
+                        changed = [file.path for file in await super().changes(container, sandbox, **fields)]
                         _write(writer, {"result": {"changed": changed, "files": [*container.files.values()]}})
                     else:
                         _write(writer, {"result": await sandbox.request(message["operation"], **fields)})

@@ -27,14 +27,8 @@ from app.tools import (
     text_parameters,
 )
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.containers import (
-    Container,
-    ContainerFile,
-    Containers,
-    FileCopies,
-    SandboxChannel,
-)
-from app.tools.code_interpreter.local import LocalContainers
+from app.tools.code_interpreter.containers import Container, Containers, SandboxChannel
+from app.tools.code_interpreter.files import ContainerFile, FileCopies
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.code_interpreter.skills import (
     DeclaredSkills,
@@ -154,7 +148,7 @@ class CodeInterpreter(HostedTool):
 
             skills = SkillFolder(operators, host.workers_directory / "skills")
             return cls(SharedContainers(bubblewrap, host.workers_directory, skills))
-        return cls(LocalContainers(bubblewrap, SkillFolder(operators)))
+        return cls(Containers(bubblewrap, SkillFolder(operators)))
 
     def open(self, declaration: Declaration) -> ToolSession | None:
         """None if the client runs the shell. Raises `InvalidRequest`."""

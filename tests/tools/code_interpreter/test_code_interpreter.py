@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from app.errors import NotFound
 from app.tools import ToolHost
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.local import LocalContainers
+from app.tools.code_interpreter.containers import Containers
 from app.tools.code_interpreter.tool import CodeInterpreter
 from tests.responses.test_tool_loop import made
 from tests.support import laws
@@ -437,7 +437,7 @@ async def test_containers_beyond_the_limit_keep_their_files(server: InterpreterS
 
 async def test_container_that_is_idle_expires_with_its_processes(bubblewrap: Bubblewrap) -> None:
     now = 1000.0
-    containers = LocalContainers(bubblewrap, clock=lambda: now)
+    containers = Containers(bubblewrap, clock=lambda: now)
     container = await containers.create("ada")
     assert await containers.files(container.owner, container.id) == []
     sandbox = container.sandbox

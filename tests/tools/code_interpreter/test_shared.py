@@ -12,7 +12,8 @@ import pytest_asyncio
 
 from app.errors import APIError
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.containers import Container, FileCopies, SandboxChannel
+from app.tools.code_interpreter.containers import Container, SandboxChannel
+from app.tools.code_interpreter.files import FileCopies
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.shared import SharedContainers
 from app.tools.code_interpreter.skills import Skill
