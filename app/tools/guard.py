@@ -288,29 +288,7 @@ def tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def bounded(
-    body: AsyncIterable[bytes], encoding: str, max_bytes: int, error: Callable[[str], Exception] = OutboundRefused
-) -> AsyncIterator[bytes]:
-    """Decompress a body in pieces; raises `error` beyond `max_bytes`."""
-    if encoding in ("", "identity"):
-        return _limited(body, max_bytes, error)
-    if encoding in ("gzip", "x-gzip", "deflate"):
-        return _limited(_inflated(body, error), max_bytes, error)
-    raise error("The response has a content encoding that was not requested.")
-
-
-async def _limited(
-    body: AsyncIterable[bytes], max_bytes: int, error: Callable[[str], Exception]
-) -> AsyncIterator[bytes]:
-    left = max_bytes
-    async for piece in body:
-        left -= len(piece)
-        if left < 0:
-            raise error(f"The response is larger than {max_bytes} bytes.")
-        yield piece
-
-
-async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception]) -> AsyncIterator[bytes]:
+async def _inflated(body: AsyncIterable[bytes], error: type[Exception]) -> AsyncIterator[bytes]:
     inflate, members = None, 0
     try:
         async for packed in body:
@@ -363,15 +341,27 @@ def plain_headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 class BoundedBody(httpx.AsyncByteStream):
-    _too_large: type[Exception] = OutboundRefused
+    """A response's body, decompressed in pieces; raises `_error` beyond `max_bytes`."""
+
+    _error: type[Exception] = OutboundRefused
 
     def __init__(self, response: Any, max_bytes: int) -> None:
         self._response = response
         self._max_bytes = max_bytes
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body: AsyncIterable[bytes] = self._response.stream
         encoding = self._response.headers.get("content-encoding", "").strip().lower()
-        return bounded(self._response.stream, encoding, self._max_bytes, self._too_large)
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            body = _inflated(body, self._error)
+        elif encoding not in ("", "identity"):
+            raise self._error("The response has a content encoding that was not requested.")
+        left = self._max_bytes
+        async for piece in body:
+            left -= len(piece)
+            if left < 0:
+                raise self._error(f"The response is larger than {self._max_bytes} bytes.")
+            yield piece
 
     async def aclose(self) -> None:
         await self._response.aclose()

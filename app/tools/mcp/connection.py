@@ -411,7 +411,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(BoundedBody, httpx2.AsyncByteStream):
-    _too_large = httpx2.StreamError  # the SDK treats the response as unreadable, and continues
+    _error = httpx2.StreamError  # the SDK treats the response as unreadable, and continues
 
 
 MAX_LEVELS = 150  # in a message; pydantic parses about 200
