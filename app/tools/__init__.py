@@ -121,6 +121,16 @@ def text_parameters(**descriptions: str) -> JSONObject:
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
+RESULT_TRUNCATED = "\n[Result truncated here.]"
+
+
+def truncated_result(text: str, max_chars: int) -> str:
+    """At most `max_chars` characters, including a note for the model if shortened."""
+    if len(text) <= max_chars:
+        return text
+    return text[: max(0, max_chars - len(RESULT_TRUNCATED))] + RESULT_TRUNCATED
+
+
 def is_label(label: object) -> TypeGuard[str]:
     return isinstance(label, str) and 0 < len(label) <= 128
 

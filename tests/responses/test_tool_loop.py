@@ -21,9 +21,13 @@ import pytest
 
 from app.core.access import hash_of
 from app.core.bounded_json import LARGE, MAX_VALUES
+from app.core.redaction import Redactor
 from app.errors import BackendError
 from app.main import create_app
+from app.responses.tool_loop.sessions import ToolSessions
 from app.stores.memory import MemoryStore
+from app.tools import RESULT_TRUNCATED, ToolLimits
+from app.tools.mcp.session import outcome_of
 from tests.core.stream.test_recovery import recovered
 from tests.support import laws
 from tests.support.build import call, delta, finish
@@ -317,8 +321,16 @@ async def test_result_that_is_too_long_is_cut(lab: ScriptedTool) -> None:
     async with client(backend, tools={"max_result_chars": 1000}) as http:
         await http.post("/responses", json=body())
     content = backend.received[1]["messages"][-1]["content"]
-    assert len(content) < 1100
-    assert "truncated" in content
+    assert len(content) == 1000
+    assert content.endswith(RESULT_TRUNCATED)
+
+
+def test_truncated_error_of_an_mcp_tool_says_so_once() -> None:
+    result = {"content": [{"type": "text", "text": "word " * 1000}], "isError": True}
+    outcome = outcome_of(result, Redactor(), 1000)
+    content = ToolSessions([], ToolLimits(max_result_chars=1000)).truncated(outcome.output)
+    assert isinstance(content, str) and len(content) == 1000
+    assert content.startswith("Error: word ") and content.count(RESULT_TRUNCATED.strip()) == 1
 
 
 async def test_result_with_an_image_is_shown_now_and_in_the_next_turn(lab: ScriptedTool) -> None:

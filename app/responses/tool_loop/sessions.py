@@ -32,6 +32,7 @@ from app.tools import (
     ToolCall,
     ToolLimits,
     ToolSession,
+    truncated_result,
     unknown_server,
 )
 
@@ -40,8 +41,6 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT = 5.0  # seconds until a closing session is cancelled
 
 MAX_DECLARED = 64  # per request; each can start a process
-
-TRUNCATED = "\n[Result truncated here.]"
 
 
 class DeclaredTool(NamedTuple):
@@ -214,14 +213,13 @@ class ToolSessions:
 
     def truncated(self, output: str | list[Part]) -> str | list[Part]:
         if isinstance(output, str):
-            return output if len(output) <= self._max_chars else output[: self._max_chars] + TRUNCATED
+            return truncated_result(output, self._max_chars)
         left = self._max_chars
         parts: list[Part] = []
         for part in output:
             text = part.get("text")
             if isinstance(text, str):
-                if len(text) > left:
-                    part = {**part, "text": text[:left] + TRUNCATED}
+                part = {**part, "text": truncated_result(text, left)}
                 left = max(0, left - len(text))
             parts.append(part)
         return parts

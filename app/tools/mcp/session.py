@@ -12,7 +12,7 @@ from app.core.bounded_json import is_deeper
 from app.core.redaction import Redactor
 from app.core.types import JSONMapping, Part
 from app.core.types.request import Item
-from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolSession
+from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolSession, truncated_result
 from app.tools.mcp.pool import SessionPool, open_connection
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, first_names
 
@@ -164,8 +164,6 @@ def _digest(tools: Sequence[Mapping[str, object]]) -> str:
 
 
 Block: TypeAlias = JSONMapping  # in a result's `content`, as defined by the protocol
-
-RESULT_TRUNCATED = "\n[Result truncated here.]"
 MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # base64, per result; stored with the turn
 
 
@@ -186,7 +184,7 @@ def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outco
     structured = result.get("structuredContent")  # only used without text blocks
     if structured is not None and not any(block.get("type") == "text" for block in blocks):
         texts.insert(0, json.dumps(structured, ensure_ascii=False))
-    text = truncate(redactor.without_known("\n".join(texts)), max_chars)
+    text = truncated_result(redactor.without_known("\n".join(texts)), max_chars)
     if result.get("isError"):
         content = [{"type": "text", "text": text}]
         error = {"type": "mcp_tool_execution_error", "content": content}
@@ -202,10 +200,6 @@ def failed_outcome(error: Mapping[str, object], redactor: Redactor, *, begun: bo
     """`error` is the `error` in the `mcp_call` item."""
     message = redactor(str(error["message"]))
     return Outcome.failed(f"Error: {message}", {"output": None, "error": {**error, "message": message}}, begun=begun)
-
-
-def truncate(text: str, max_chars: int) -> str:
-    return text if len(text) <= max_chars else text[: max(0, max_chars - len(RESULT_TRUNCATED))] + RESULT_TRUNCATED
 
 
 def _block_text(block: Block) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.core.redaction import Redactor
+from app.tools import RESULT_TRUNCATED
 from app.tools.mcp.server import redactor_for
 from app.tools.mcp.session import (
     MAX_IMAGE_CHARS,
     MAX_IMAGES,
-    RESULT_TRUNCATED,
     failed_outcome,
     outcome_of,
     without_secrets,
