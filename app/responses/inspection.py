@@ -278,7 +278,7 @@ class Inspection:
             access=caller.access,
         )
         listing = _Listing()
-        for declared in open_tools(self._responses.tools, [declaration]):
+        for declared in open_tools(self._responses.tools, {0: declaration}):
             async with self._mcp_listings, declared.session as session:
                 listing.functions += await session.functions([], listing)
         tools = [

@@ -103,7 +103,6 @@ class Declaration:
     # The caller's key in the settings: its table name, if any, and `sha256:` with its SHA-256.
     key_names: frozenset[str] = frozenset()
     access: KeyAccess = UNRESTRICTED
-    deadline: float | None = None  # in event loop time
     warnings: Warnings = field(default_factory=Warnings)
 
     def require(self, *rights: str) -> None:
@@ -261,7 +260,7 @@ class ToolSession(AbstractAsyncContextManager["ToolSession"]):
     """
     A tool during a response. Entering the context may do I/O, and must not raise if something is unreachable.
 
-    It may be entered and exited in different tasks, so an anyio cancel scope or an MCP client needs its own task.
+    The context is entered and exited in the same task; each `run` has another task.
     """
 
     async def __aexit__(self, *exc: object) -> None:

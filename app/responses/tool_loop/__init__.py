@@ -139,12 +139,9 @@ class ToolLoop(Generation):
 
     async def _one_round(self, record: RoundRecord, delivery: EventWriter, opens_at: float | None) -> None:
         query = await self._next_query()
-        compacts = await self._must_compact(query)
-        if compacts:
+        if query and await self._must_compact(query):
             await self._compact(delivery, self._time_to_open(opens_at))
             query = await self._next_query()
-        elif compacts is False:
-            self._calls.warn(NOT_COMPACTED)
         self._query, self._again = query, False
         if query is None:
             record.status = "incomplete"
@@ -158,11 +155,12 @@ class ToolLoop(Generation):
         )
         if self._again:
             self._charge()
-            hosted = {call.item["id"] for call in self.builder.running}
+            calls = [*self.builder.running]
+            hosted = {call.item["id"] for call in calls}
             made = self.builder.response["output"][self._first_item :]
             waits = any(waits_for_client(item) for item in made if item["id"] not in hosted)
-            record.calls = len(self.builder.running)
-            await self._calls.run(delivery, [*self.builder.running], self._round)
+            record.calls = len(calls)
+            await self._calls.run(delivery, calls, self._round)
             # The outputs of shell calls are items of their own.
             outputs = [
                 item
@@ -245,15 +243,18 @@ class ToolLoop(Generation):
     def _upstream(self) -> dict[str, Upstream]:
         return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
 
-    async def _must_compact(self, query: ModelQuery | None) -> bool | None:
-        """None for a prompt within the threshold, else whether compaction would save enough tokens."""
+    async def _must_compact(self, query: ModelQuery) -> bool:
+        """Whether the prompt exceeds the threshold. Warns if a compaction would not save enough tokens."""
         threshold = self._compact_threshold
-        if query is None or threshold is None or estimate_prompt(query.body) <= threshold:
-            return None
+        if threshold is None or estimate_prompt(query.body) <= threshold:
+            return False
         output = self.builder.response["output"]
         arguments = query.body, output, self._upstream()
         tokens = await run_in_thread_if_large(self._preparation.compactable_tokens, *arguments)
-        return tokens >= threshold * _WORTHWHILE
+        if tokens < threshold * _WORTHWHILE:
+            self._calls.warn(NOT_COMPACTED)
+            return False
+        return True
 
     async def _compact(self, delivery: EventWriter, open_after: float | None) -> None:
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
@@ -51,15 +51,16 @@ class DeclaredTool(NamedTuple):
     session: AbstractAsyncContextManager[ToolSession]
 
 
-def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declaration | None]) -> list[DeclaredTool]:
+def open_tools(tools: Mapping[str, HostedTool], declarations: Mapping[int, Declaration]) -> list[DeclaredTool]:
     """
-    Declarations that hosted tools serve, with their sessions. None is a client's tool. Raises `InvalidRequest`, or
-    `PermissionDenied` for the caller's key.
+    The declarations (by position in the request's `tools`) that hosted tools serve, with unopened sessions.
+
+    Raises `InvalidRequest`, and `PermissionDenied` for the caller's key.
     """
     opened: list[DeclaredTool] = []
     labels: set[object] = set()
-    for position, declaration in enumerate(declarations):
-        if declaration is None or not (tool := _open_tool(tools, declaration, position)):
+    for position, declaration in declarations.items():
+        if not (tool := _open_tool(tools, declaration, position)):
             continue
         if len(opened) == MAX_DECLARED:
             message = f"At most {MAX_DECLARED} tools that this server runs can be declared in one request."
@@ -104,14 +105,12 @@ def declared_tools(
     context: RequestContext,
     response_id: str = "",
 ) -> list[DeclaredTool]:
-    """
-    The request's hosted tool declarations, with unopened sessions. Raises `InvalidRequest` and `PermissionDenied`.
-    """
+    """See `open_tools`."""
     if context.compacts or not request.tools:
         return []
     types = NAMED_TYPES.union(*(tool.types for tool in tools.values()))
-    declarations = (
-        Declaration(
+    declarations = {
+        position: Declaration(
             tool=tool,
             secrets=request.tool_secrets.restore(tool),
             param_path=f"tools[{position}]",
@@ -123,10 +122,9 @@ def declared_tools(
             access=caller.access,
             warnings=context.warnings,
         )
-        if tool["type"] in types
-        else None
         for position, tool in enumerate(request.tools)
-    )
+        if tool["type"] in types
+    }
     return open_tools(tools, declarations)
 
 

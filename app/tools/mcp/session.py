@@ -100,9 +100,9 @@ class MCPSession(ToolSession):
             if item["type"] == "mcp_list_tools" and item.get("server_label") == self._label:
                 listed = item.get("tools")
                 tools = [tool for tool in map(read_tool, listed if isinstance(listed, list) else ()) if tool]
-                made = {_SOURCE: source, _DIGEST: _digest(tools)}
                 data = report.private_data(item)
-                return tools if {name: data.get(name) for name in made} == made else None
+                unmodified = data.get(_SOURCE) == source and data.get(_DIGEST) == _digest(tools)
+                return tools if unmodified else None
         return None
 
     async def _list(self, report: Report, source: str) -> list[dict[str, object]] | None:
