@@ -24,7 +24,7 @@ from app.responses import Responses
 from app.responses.run import Caller
 from app.responses.tool_loop.sessions import declared_tools, open_tools
 from app.stores import Change
-from app.tools import Declaration, HostedFunction, HostedTool, OutcomeStatus, Report, ReportedItem
+from app.tools import Declaration, HostedFunction, HostedTool, OutcomeStatus, Report
 
 _SCANNED = 5000  # a caller's newest entries, grouped into chains
 _SCANNED_AT_ONCE = 1000
@@ -323,14 +323,14 @@ class Inspection:
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]
 
 
-class _Listing(Report, ReportedItem):
+class _Listing(Report):
     """Only records the listing's error."""
 
     def __init__(self) -> None:
         self.functions: list[HostedFunction] = []
         self.error: str | None = None
 
-    def add(self, item_type: str, **fields: object) -> ReportedItem:
+    def add(self, item_type: str, **fields: object) -> Report:
         return self
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:

@@ -216,30 +216,27 @@ class Account:
         """Charge a backend request; `cost` is reported by the backend, in nano-dollars."""
 
 
-class ReportedItem:
-    """An item opened by `Report.add`. This class ignores everything."""
+class Report(Account):
+    """
+    Progress and charges of a session, of a running call, or of an item opened by `add`.
 
-    id: str = ""
+    Reports after the response's end are ignored; this class ignores all.
+    """
+
+    id: str = ""  # the call's or item's
 
     def event(self, name: str, **fields: object) -> None:
-        """Emit a `progress` event of the item's type."""
+        """Emit a `progress` event of the call's or item's type, such as `partial_image`."""
 
-    def set_private_data(self, **data: object) -> None:
-        """Store data for later turns, hidden from callers."""
+    def add(self, item_type: str, **fields: object) -> Report:
+        """Open an additional item, such as `mcp_list_tools` or `shell_call_output`."""
+        return Report()
 
     def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
-        """End the item."""
+        """End an item opened by `add`."""
 
-
-class Report(Account):
-    """A session's progress and charges. Reports after the response's end are ignored; this class ignores all."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """Emit a `progress` event for the running call's item, such as `partial_image`."""
-
-    def add(self, item_type: str, **fields: object) -> ReportedItem:
-        """Open an additional item, such as `mcp_list_tools` or `shell_call_output`."""
-        return ReportedItem()
+    def set_private_data(self, **data: object) -> None:
+        """Store data with the item for later turns, hidden from callers."""
 
     def private_data(self, item: Item) -> Mapping[str, object]:
         """{} for other servers' items."""

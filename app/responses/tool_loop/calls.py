@@ -41,7 +41,7 @@ from app.responses.tool_loop.sessions import (
     parsed_arguments,
 )
 from app.stores import LayeredStore, Store
-from app.tools import Outcome, OutcomeStatus, Report, ReportedItem, ToolCall
+from app.tools import Outcome, OutcomeStatus, Report, ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -282,9 +282,7 @@ class HostedCalls:
         return notes
 
 
-class SessionReport(Report, ReportedItem):
-    """The report of a session, of a running call, or of an item added by them."""
-
+class SessionReport(Report):
     def __init__(self, calls: HostedCalls, call: OpenCall | None = None) -> None:
         """`call` is None while functions are listed."""
         self.id = call.item["id"] if call else ""
