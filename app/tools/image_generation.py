@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
@@ -171,19 +171,18 @@ class ImageSession(ToolSession):
                         partial_image_index=index if isinstance(index, int) else 0,
                         **_without_none({name: event.get(name) for name in _ECHOED}),
                     )
-            result = _result_of(answer)
+            entry = _image_in(answer)
         except CallFailed as error:
             return Outcome.failed(str(error))
         finally:
             if charged := request_usage(answer.get("usage")):
                 report.charge_request(self._model or "", self._backend, charged)
-        item = next((entry for entry in answer.get("data") or () if isinstance(entry, dict)), {})
         usage = answer.get("usage")
-        revised = item.get("revised_prompt") or answer.get("revised_prompt") or prompt
+        revised = entry.get("revised_prompt") or answer.get("revised_prompt") or prompt
         echoed = {name: answer.get(name, options.get(name)) for name in _ECHOED}
         return Outcome(
             f"Image created. The user can see it. Prompt: {revised}",
-            {"result": result, "revised_prompt": revised, "action": action, **_without_none(echoed)},
+            {"result": entry["b64_json"], "revised_prompt": revised, "action": action, **_without_none(echoed)},
             usage={"image_gen": image_usage(usage)} if isinstance(usage, dict) else {},
         )
 
@@ -251,12 +250,12 @@ def _decoded(form: str, data: object) -> ImageFile | None:
         return None
 
 
-def _result_of(answer: Mapping[str, object]) -> str:
+def _image_in(answer: JSONObject) -> JSONObject:
+    """The first object with an image; raises `CallFailed`."""
     data = answer.get("data")
-    entries: Iterable[object] = data if isinstance(data, list) else (answer,)
-    for entry in entries:
+    for entry in data if isinstance(data, list) else (answer,):
         if isinstance(entry, dict) and isinstance(image := entry.get("b64_json"), str) and image:
-            return image
+            return entry
     raise CallFailed("The backend returned no image in base64.")
 
 
