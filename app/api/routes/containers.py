@@ -83,7 +83,7 @@ def container_routes(api: APIDependencies, containers: Containers) -> APIRouter:
 
     @router.delete("/containers/{container_id}", summary="Delete a container with its files")
     async def delete(container_id: str, owner: str = owner_of) -> Response:
-        return json_response(await containers.erase(owner, container_id))
+        return json_response(await containers.delete_with_copies(owner, container_id))
 
     _add_files(router, api, containers)
     return router

@@ -413,8 +413,8 @@ class Containers:
                     raise InvalidRequest(message, param="file", code="container_full")
                 append = True
 
-    async def erase(self, owner: str, container_id: str) -> dict[str, object]:
-        """Delete a container, even if ended, and its files' copies."""
+    async def delete_with_copies(self, owner: str, container_id: str) -> dict[str, object]:
+        """Delete a container and its files' copies, which may have outlived it."""
         deleted = self.copies and await self.copies.delete(owner, container_id)
         try:
             return await self.delete(owner, container_id)
