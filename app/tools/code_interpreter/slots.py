@@ -89,9 +89,6 @@ class ContainerSlots:
     def _eviction_candidate(self, owner: str) -> ContainerSlot | None:
         held = self._counts()
         full = held[owner] >= self._limit_of(owner)
-
-        def priority(slot: ContainerSlot) -> tuple[int, float]:
-            return -held[slot.owner] - (slot.owner == owner), slot.idle_since or 0.0
-
+        held[owner] += 1  # with the waiting slot
         idle = [slot for slot in self._held if slot.idle_since is not None and (slot.owner == owner or not full)]
-        return min(idle, key=priority, default=None)
+        return min(idle, key=lambda slot: (-held[slot.owner], slot.idle_since or 0.0), default=None)

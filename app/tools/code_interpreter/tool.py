@@ -223,7 +223,8 @@ class _Session(ToolSession):
 
     def _sources(self, files: Sequence[ContainerFile], items: Sequence[Item]) -> tuple[list[Source], str]:
         """Citable sources, and a list for the model ("" without files)."""
-        marks = FIRST_MARK + MAX_CITED * sum(item.get("type") in _CALLS for item in items) % 90_000
+        calls = sum(item.get("type") in _CALLS for item in items)
+        marks = FIRST_MARK + (MAX_CITED * calls) % 90_000
         sources, lines = [], []
         for number, file in enumerate(files[:MAX_CITED], marks):
             annotation = {

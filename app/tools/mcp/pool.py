@@ -76,7 +76,7 @@ class SessionPool:
         finally:
             if self._opening.get(key) is opening:
                 del self._opening[key]
-        pooled.users += opening.waiting - 1
+        pooled.users += opening.waiting - 1  # each response that waits; one is counted already
         return pooled
 
     def _stop_waiting(self, key: ConnectionKey, opening: _Opening) -> None:

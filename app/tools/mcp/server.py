@@ -101,7 +101,7 @@ class MCPServerTools:
 
     def missing(self, tools: Sequence[JSONMapping]) -> str:
         """
-        Names in the request's filter (the last) that match no tool; "" if all match.
+        The end of a warning about names in the request's filter (the last) that match no tool; "" if all match.
 
         `tools` are the callable tools: the caller must not learn about others.
         """
