@@ -39,9 +39,8 @@ MAX_CONTAINER_NAME = 256  # limits a container name in characters, and a file na
 SWEEP_INTERVAL = 10.0  # seconds
 SAVE_SECONDS = 60.0  # per container
 _DATA = "/mnt/data"
-_PIECE = 512 * 1024  # bytes per request for a file
-_PACK_PIECE = 1024 * 1024  # bytes per request for all files
-_PACK_TIMEOUT = 60.0  # seconds per request for all files
+_PIECE = 1024 * 1024  # bytes per request
+_PACK_TIMEOUT = 60.0  # seconds per request
 _SAVED_OVERHEAD = 1024  # packed bytes per file, in addition to its content
 _ANONYMOUS = KeyAccess().owner  # on a server without keys
 
@@ -524,9 +523,7 @@ async def _save(sandbox: Sandbox, max_bytes: int) -> IO[bytes]:
     """
     saved: IO[bytes] = await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-")
     try:
-        while data := data_of(
-            await sandbox.request("pack", within=_PACK_TIMEOUT, first=not saved.tell(), size=_PACK_PIECE)
-        ):
+        while data := data_of(await sandbox.request("pack", within=_PACK_TIMEOUT, first=not saved.tell(), size=_PIECE)):
             if saved.tell() + len(data) > max_bytes:
                 raise OSError("container files are too large to save")
             await asyncio.to_thread(saved.write, data)
@@ -542,7 +539,7 @@ async def _restore(saved: IO[bytes], sandbox: Sandbox) -> None:
     await asyncio.to_thread(saved.seek, 0)
     data = b"-"
     while data:
-        data = await asyncio.to_thread(saved.read, _PACK_PIECE)
+        data = await asyncio.to_thread(saved.read, _PIECE)
         piece = {"data": base64.b64encode(data).decode()} if data else {}
         answer = await sandbox.request("unpack", within=_PACK_TIMEOUT, **piece)
         if "error" in answer:
