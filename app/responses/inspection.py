@@ -272,8 +272,6 @@ class Inspection:
             secrets=tool,
             param_path="tools[0]",
             owner=caller.owner,
-            response_id="",
-            chain="",
             key_names=caller.key_names,
             access=caller.access,
         )

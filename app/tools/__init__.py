@@ -97,8 +97,8 @@ class Declaration:
     secrets: Mapping[str, object]  # as sent: with `authorization`, `headers`, and the full `server_url`
     param_path: str  # such as `tools[0]`, for the `param` of errors
     owner: str  # hash of the caller's key
-    response_id: str
-    chain: str  # the last part in the conversation's ids
+    response_id: str = ""
+    chain: str = ""  # the last part in the conversation's ids
     include: frozenset[str] = frozenset()
     # The caller's key in the settings: its table name, if any, and `sha256:` with its SHA-256.
     key_names: frozenset[str] = frozenset()

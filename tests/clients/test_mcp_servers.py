@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from app.core.redaction import Redactor
 from app.tools.mcp.connection import ServerConnection
-from app.tools.mcp.server import MCPFailure, ServerAddress, redactor_for
+from app.tools.mcp.server import MCPFailure, ServerAddress
 from app.tools.mcp.session import outcome_of
 from app.tools.mcp.settings import MCPServer
 from tests.clients.program import ENVIRONMENTS, installed, running
@@ -47,7 +48,7 @@ async def everything(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
 
 async def call(connection: ServerConnection, name: str, **arguments: Any) -> Any:
-    return outcome_of(await connection.call_tool(name, arguments), redactor_for(), 10_000)
+    return outcome_of(await connection.call_tool(name, arguments), Redactor(), 10_000)
 
 
 async def test_mcp_server_with_every_feature_is_used(everything: ServerConnection) -> None:

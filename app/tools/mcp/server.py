@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -45,25 +45,22 @@ class ServerAddress:
 
     @property
     def redactor(self) -> Redactor:
-        return redactor_for(self.url, self.headers, self.env.values())
+        """Redacts secrets in the URL, in header values (with any scheme), and in environment variables."""
+        parts = urlsplit(self.url)
+        # Some servers expect a key in the path or query.
+        path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
+        whole = [f"{parts.path}?{parts.query}"] if parts.query else []
+        query = [value for _, value in parse_qsl(parts.query)]
+        values = [*self.env.values(), *whole, *path, *query, parts.password or ""]
+        for value in self.headers.values():
+            values += [value, value.partition(" ")[2]]
+        return Redactor(values)
 
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the server without revealing its address."""
         address = "\n".join([self.name, self.url, *self.settings.command])
         return sha256(address.encode(errors="replace")).hexdigest()[:32]
-
-
-def redactor_for(url: str = "", headers: Mapping[str, str] | None = None, more: Iterable[str] = ()) -> Redactor:
-    """Redacts secrets in a server's URL, header values (with any scheme), and `more`."""
-    parts = urlsplit(url)
-    # Some servers expect a key in the path or query.
-    path = [segment for segment in parts.path.split("/") if len(segment) >= _LONG_SEGMENT]
-    whole = [f"{parts.path}?{parts.query}"] if parts.query else []
-    values = [*more, *whole, *path, *(value for _, value in parse_qsl(parts.query)), parts.password or ""]
-    for value in (headers or {}).values():
-        values += [value, value.partition(" ")[2]]
-    return Redactor(values)
 
 
 class MCPFailure(Exception):

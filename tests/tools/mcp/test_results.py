@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from app.core.redaction import Redactor
 from app.tools import RESULT_TRUNCATED
-from app.tools.mcp.server import redactor_for
+from app.tools.mcp.server import ServerAddress
 from app.tools.mcp.session import (
     MAX_IMAGE_CHARS,
     MAX_IMAGES,
@@ -16,6 +17,7 @@ from app.tools.mcp.session import (
     outcome_of,
     without_secrets,
 )
+from app.tools.mcp.settings import MCPServer
 
 PLAIN = Redactor()
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
@@ -96,11 +98,9 @@ def test_result_that_is_too_long_is_cut_and_says_so() -> None:
 
 
 def test_result_secrets_are_redacted() -> None:
-    redactor = redactor_for(
-        "https://user:password@mcp.example.com/hooks/0123456789abcdef0123/mcp?key=querykey",
-        {"Authorization": "Bearer token-of-mine", "X-Key": 'with"quote'},
-        ["from the environment"],
-    )
+    url = "https://user:password@mcp.example.com/hooks/0123456789abcdef0123/mcp?key=querykey"
+    server = MCPServer(url=url, env={"KEY": SecretStr("from the environment")})
+    redactor = ServerAddress(server, headers={"Authorization": "Bearer token-of-mine", "X-Key": 'with"quote'}).redactor
     secrets = [
         "password",
         "0123456789abcdef0123",
