@@ -93,10 +93,10 @@ class DemoSession(ToolSession):
         return _text_outcome(str(call.arguments.get("text", "")))
 
     async def add(self, call: ToolCall, report: Report) -> Outcome:
-        numbers = [call.arguments.get(name) for name in ("a", "b")]
-        if not all(isinstance(number, int | float) for number in numbers):
+        a, b = call.arguments.get("a"), call.arguments.get("b")
+        if not isinstance(a, int | float) or not isinstance(b, int | float):
             return Outcome.failed("`a` and `b` must be numbers.")
-        return _text_outcome(str(sum(number for number in numbers if number is not None)))
+        return _text_outcome(str(a + b))
 
     async def wait(self, call: ToolCall, report: Report) -> Outcome:
         seconds = call.arguments.get("seconds")
