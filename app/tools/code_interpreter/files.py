@@ -1,4 +1,4 @@
-"""Files in containers, and their copies in object storage, which clients can download after the container has ended."""
+"""Container files, and their copies in object storage."""
 
 from __future__ import annotations
 
