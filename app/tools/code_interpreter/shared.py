@@ -27,13 +27,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import APIError, NotFound
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, STOP_GRACE, SandboxEnded
-from app.tools.code_interpreter.containers import (
-    Container,
-    Containers,
-    NewContainer,
-    SandboxChannel,
-    container_failed,
-)
+from app.tools.code_interpreter.containers import Container, Containers, NewContainer, SandboxChannel, container_failed
 from app.tools.code_interpreter.files import ContainerFile
 from app.tools.code_interpreter.skills import Skill, SkillFolder
 

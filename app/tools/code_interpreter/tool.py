@@ -30,11 +30,7 @@ from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import Container, Containers, SandboxChannel
 from app.tools.code_interpreter.files import ContainerFile, FileCopies
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
-from app.tools.code_interpreter.skills import (
-    DeclaredSkills,
-    SkillFolder,
-    describe_skills,
-)
+from app.tools.code_interpreter.skills import DeclaredSkills, SkillFolder, describe_skills
 from app.tools.files.records.attachments import Attachments
 from app.tools.files.uploads import Files
 from app.tools.validation import read_declaration, read_table

@@ -10,13 +10,7 @@ from pydantic import SecretStr
 from app.core.redaction import Redactor
 from app.tools import RESULT_TRUNCATED
 from app.tools.mcp.server import ServerAddress
-from app.tools.mcp.session import (
-    MAX_IMAGE_CHARS,
-    MAX_IMAGES,
-    failed_outcome,
-    outcome_of,
-    without_secrets,
-)
+from app.tools.mcp.session import MAX_IMAGE_CHARS, MAX_IMAGES, failed_outcome, outcome_of, without_secrets
 from app.tools.mcp.settings import MCPServer
 
 PLAIN = Redactor()
