@@ -67,6 +67,7 @@ def _path(detail: Mapping[str, Any]) -> list[str | int]:
 
 
 def known_keys(model: type[BaseModel], path: Sequence[object]) -> set[str]:
+    """Keys of the settings table at a path, such as `["servers", "lab"]`."""
     models = [model]
     for step in path:
         fields = [inner.model_fields[str(step)] for inner in models if str(step) in inner.model_fields]
