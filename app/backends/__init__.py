@@ -16,30 +16,8 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from app.core.profile import Profile
 from app.core.request.model_request import Attempts, EncodedRequest, ModelRequest
 from app.core.types import JSONObject, frozen
-from app.core.types.deltas import DONE, Delta, Tap, TokenCounts
+from app.core.types.deltas import Delta, Tap, TokenCounts
 from app.errors import NotFound
-
-__all__ = [
-    "BACKENDS",
-    "DONE",
-    "LOW_PRIORITY",
-    "PASSTHROUGH",
-    "Backend",
-    "Delta",
-    "DeltaGenerator",
-    "DeltaReceiver",
-    "EncodedRequest",
-    "ModelRequest",
-    "OpenRawRequest",
-    "OpenRequest",
-    "RawAnswer",
-    "RawBody",
-    "RawRequest",
-    "RequestObservation",
-    "RequestObserver",
-    "Tap",
-    "Translation",
-]
 
 # Other names in the settings are import paths, `package.module:Class`.
 BACKENDS = {

@@ -33,15 +33,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from app import __version__
-from app.backends import (
-    Backend,
-    ModelRequest,
-    OpenRequest,
-    RawAnswer,
-    RawRequest,
-)
+from app.backends import Backend, OpenRequest, RawAnswer, RawRequest
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.prices import NANO
+from app.core.request.model_request import ModelRequest
 from app.core.types import Usage
 from app.core.usage import counts_of
 from app.errors import BackendError, StoreUnavailable

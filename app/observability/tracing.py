@@ -46,17 +46,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
-from app.backends import (
-    Backend,
-    ModelRequest,
-    OpenRequest,
-    RawAnswer,
-    RawRequest,
-    Tap,
-)
+from app.backends import Backend, OpenRequest, RawAnswer, RawRequest
 from app.core.profile import Profile
+from app.core.request.model_request import ModelRequest
 from app.core.types import JSONMapping, JSONObject, Usage
-from app.core.types.deltas import AnswerMetadata, Delta, Finished, UsageReported
+from app.core.types.deltas import AnswerMetadata, Delta, Finished, Tap, UsageReported
 from app.core.usage import counts_of, usage_of
 from app.errors import APIError, BackendError
 from app.observability import log_context

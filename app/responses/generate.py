@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from app.backends import Backend, Delta, EncodedRequest, ModelRequest, OpenRequest
+from app.backends import Backend, OpenRequest
 from app.core.history.truncation import fitting_share, shorter_conversations
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, JSONObject, Usage
-from app.core.types.deltas import Tap
+from app.core.types.deltas import Delta, Tap
 from app.core.usage import estimate_prompt, usage_of
 from app.errors import APIError, BackendError, ImagesUndescribed
 from app.responses.delivery import EventWriter

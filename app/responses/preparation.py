@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.backends import Backend, EncodedRequest, ModelRequest
+from app.backends import Backend
 from app.core.affinity import conversation_key
 from app.core.history.compaction import has_compaction, minimum_after_compaction, without_compacted
 from app.core.history.context import RequestContext
 from app.core.ids import new_id
 from app.core.prompt_template import Prompts, find_prompt
 from app.core.request import FRAMEWORK_EVENTS
-from app.core.request.model_request import Attempts
+from app.core.request.model_request import Attempts, EncodedRequest, ModelRequest
 from app.core.stream.citations import noted_sources
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, Upstream

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from app.api.routes import websocket
-from app.backends import ModelRequest
 from app.core.profile import Profile
+from app.core.request.model_request import ModelRequest
 from app.core.sse import encoder
 from app.stores import Change, EventSegment, LeaseState, RunKey
 from app.stores.memory import MemoryLog, MemoryStore

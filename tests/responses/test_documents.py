@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.backends import ModelRequest
 from app.backends.demo import DemoBackend
 from app.core.profile import Profile
+from app.core.request.model_request import ModelRequest
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller, Responses

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.backends import ModelRequest
 from app.core.bounded_json import LARGE, MANY
 from app.core.profile import Profile
+from app.core.request.model_request import ModelRequest
 from app.errors import BackendError
 from app.runtime.threads import LARGE_REQUEST, read_records, run_in_thread_if_large
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made

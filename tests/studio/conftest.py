@@ -7,8 +7,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from app.backends import ModelRequest, OpenRequest
+from app.backends import OpenRequest
 from app.backends.demo import DemoBackend
+from app.core.request.model_request import ModelRequest
 from tests.studio.browser import Studio, chromium, chromium_path
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon

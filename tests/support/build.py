@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
-from app.backends import Backend, EncodedRequest, ModelRequest
+from app.backends import Backend
 from app.backends.apis.chat.decoder import ChunkReader
 from app.core.history.resource import new_response
 from app.core.profile import CALL_NAME_NOISE, Profile
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.sse.repeats import RawEvent
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from unittest.mock import ANY
 
-from app.backends import EncodedRequest, ModelRequest, OpenRequest
+from app.backends import OpenRequest
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types.deltas import Delta
 from app.core.types.request import CreateResponse
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.backends import ModelRequest
 from app.backends.routing.router import Router
 from app.backends.server.client import ModelServer
+from app.core.request.model_request import ModelRequest
 from app.errors import BackendError
 from app.settings import BackendSettings
 from tests.support.build import texts_of

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest, OpenRequest
+from app.backends import Backend, DeltaGenerator, OpenRequest
 from app.backends.apis import encode
 from app.backends.apis.chat.decoder import ChunkReader
 from app.core.profile import Profile
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.sse.repeats import RawEvent
-from app.core.types.deltas import Delta, Finished, FinishReason
+from app.core.types.deltas import DONE, Delta, Finished, FinishReason
 from app.errors import BackendError
 
 Step = RawEvent | Delta | list[RawEvent | Delta] | float | BackendError | asyncio.Event

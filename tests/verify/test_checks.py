@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.backends import EncodedRequest, ModelRequest
 from app.backends.apis import APIS
 from app.backends.demo import DemoBackend
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from openresponses_verify.checks import ALL_CHECKS
 from openresponses_verify.runner import NothingToVerify, VerifyReport, chosen_checks, verify_server
 from openresponses_verify.server import ServerAccess

@@ -14,15 +14,17 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
 
-from app.backends import DONE, Backend, DeltaGenerator, EncodedRequest, ModelRequest
+from app.backends import Backend, DeltaGenerator
 from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.bounded_json import dumps
 from app.core.profile import ContentOptions, Profile, RequestOptions
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.stream.stop_sequences import stop_sequences
 from app.core.types import JSONObject, json_objects
 from app.core.types.deltas import (
+    DONE,
     AnswerMetadata,
     Delta,
     Finished,

@@ -18,16 +18,7 @@ from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from app.backends import (
-    Backend,
-    DeltaReceiver,
-    EncodedRequest,
-    ModelRequest,
-    OpenRawRequest,
-    RawRequest,
-    RequestObservation,
-    Translation,
-)
+from app.backends import Backend, DeltaReceiver, OpenRawRequest, RawRequest, RequestObservation, Translation
 from app.backends.routing.replicas import (
     BackendConfig,
     Lease,
@@ -38,6 +29,7 @@ from app.backends.routing.replicas import (
     may_fail_over,
 )
 from app.core.profile import Profile
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, ImagesUndescribed, NotFound, missing_parameter
 from app.runtime.threads import run_in_thread_if_large

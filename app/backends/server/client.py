@@ -24,16 +24,7 @@ from typing import Any
 import httpx
 import orjson
 
-from app.backends import (
-    PASSTHROUGH,
-    Backend,
-    DeltaReceiver,
-    EncodedRequest,
-    ModelRequest,
-    RawAnswer,
-    RawRequest,
-    Translation,
-)
+from app.backends import PASSTHROUGH, Backend, DeltaReceiver, RawAnswer, RawRequest, Translation
 from app.backends.server.adaptation import AdaptedRequest
 from app.backends.server.answer import BodyReader
 from app.backends.server.endpoints import Endpoint, Endpoints, count_tokens, under
@@ -46,6 +37,7 @@ from app.backends.transport.connection import OutgoingRequest, RequestTarget, en
 from app.backends.transport.httpx_transport import HTTPXTransport, decompressed
 from app.core.profile import Profile
 from app.core.redaction import without_password
+from app.core.request.model_request import EncodedRequest, ModelRequest
 from app.core.sse.decoder import MAX_EVENT_BYTES, TOO_LONG, check_piece
 from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject, json_list, json_objects

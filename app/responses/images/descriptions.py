@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from app.backends import Backend, ModelRequest
+from app.backends import Backend
 from app.core.history.resource import new_response
 from app.core.ids import new_id
+from app.core.request.model_request import ModelRequest
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.tool_calls import CallRules

@@ -12,8 +12,8 @@ import pytest
 from openai.types.responses import ResponseSteerFailedEvent
 from openresponses_types.types import WebSocketErrorEvent
 
-from app.backends import ModelRequest
 from app.core.profile import Profile
+from app.core.request.model_request import ModelRequest
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
 from app.stores.memory import MemoryStore

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.backends import DONE
 from app.backends.demo import DemoBackend
 from app.core.types.deltas import (
+    DONE,
     AnswerMetadata,
     Delta,
     Finished,
@@ -297,7 +297,8 @@ async def test_demo_asked_to_break_off_breaks_off() -> None:
 
 def test_first_question_imports_nothing_and_no_http_client_is_imported_for_it() -> None:
     program = (
-        "import sys; from app.backends.demo import DemoBackend; from app.backends import ModelRequest; "
+        "import sys; from app.backends.demo import DemoBackend; "
+        "from app.core.request.model_request import ModelRequest; "
         "from app.core.types.request import CreateResponse; "
         "backend = DemoBackend(); request = CreateResponse(model='demo', input='Hi'); before = set(sys.modules); "
         "backend.encode(ModelRequest(request, request.items(), 'demo')); "

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from app.backends import DONE, EncodedRequest, ModelRequest
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
+from app.core.request.model_request import EncodedRequest, ModelRequest
+from app.core.types.deltas import DONE
 from app.core.types.request import CreateResponse
 from app.errors import BackendError, InvalidRequest, NotFound
 from tests.support.build import texts_of

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.backends import Backend, ModelRequest, OpenRequest
+from app.backends import Backend, OpenRequest
 from app.backends.routing.router import Router
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.client import ModelServer
@@ -21,6 +21,7 @@ from app.backends.server.errors import backend_error
 from app.backends.server.errors.unsupported_fields import unknown_fields
 from app.core.profile import Profile
 from app.core.request import CALLER_FIELDS
+from app.core.request.model_request import ModelRequest
 from app.errors import BackendError
 from tests.support.build import texts_of
 from tests.support.exchanges import asking, reads

@@ -14,12 +14,20 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.backends import DONE
 from app.backends.apis import API, APIS
 from app.backends.server.client import ModelServer
 from app.core.bounded_json import LARGE
 from app.core.profile import Profile
-from app.core.types.deltas import Delta, Finished, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, UsageReported
+from app.core.types.deltas import (
+    DONE,
+    Delta,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
 from app.errors import BackendError
 from tests.support.build import deltas_of, singly, texts_of
 from tests.support.exchanges import asking, reads
