@@ -18,7 +18,6 @@ from app.stores import Change, EventSegment, RunKey
 from app.stores.postgres import PostgresStore
 from tests.support.logs import records_of
 from tests.support.postgres_server import PostgresServer
-from tests.support.store_locations import memory_of_storing
 
 CHAIN = "2f1c9a:c0ffee"
 RUN = RunKey(CHAIN, "resp_1")
@@ -39,12 +38,6 @@ async def store(private: PostgresServer) -> AsyncIterator[PostgresStore]:
     await store.aclose()
 
 
-async def test_large_record_is_sent_in_slices(store: PostgresStore) -> None:
-    size = 16 * 1024 * 1024
-    peak = await memory_of_storing(size, store, CHAIN)
-    assert peak < size / 2
-
-
 async def test_large_and_small_records_are_stored_together_or_not_at_all(store: PostgresStore) -> None:
     first, second = (random.Random(seed).randbytes(3 * 1024 * 1024 + seed) for seed in (1, 2))
     records = {"resp_1": b"1", "resp_2": first, "resp_3": b"", "resp_4": second}
@@ -52,21 +45,6 @@ async def test_large_and_small_records_are_stored_together_or_not_at_all(store: 
     assert await store.all(CHAIN) == {}
     assert await store.apply(Change(CHAIN, {"resp_5": second}), Change("2f1c9a:beef", records))
     assert (await store.all(CHAIN), await store.all("2f1c9a:beef")) == ({"resp_5": second}, records)
-
-
-async def test_user_without_temporary_tables_stores_large_records(
-    private: PostgresServer, store: PostgresStore
-) -> None:
-    record = random.Random(1).randbytes(3 * 1024 * 1024)
-    await store.check()  # the tables are there
-    private.sql("REVOKE TEMPORARY ON DATABASE antiphon FROM PUBLIC")
-    private.sql("CREATE ROLE plain LOGIN")
-    private.sql("GRANT ALL ON SCHEMA public TO plain; GRANT ALL ON ALL TABLES IN SCHEMA public TO plain")
-    restricted = PostgresStore.from_url(private.patient_url.replace("//antiphon@", "//plain@"), ttl=1000)
-    await restricted.put(CHAIN, "resp_1", record)
-    assert await store.get(CHAIN, "resp_1") == record
-    await restricted.aclose()
-    private.sql("GRANT TEMPORARY ON DATABASE antiphon TO PUBLIC; DROP OWNED BY plain; DROP ROLE plain")
 
 
 @pytest.mark.parametrize(

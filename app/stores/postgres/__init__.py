@@ -19,7 +19,6 @@ from typing import Any
 from app.runtime.tasks import wait_for_event
 from app.storage import Outage
 from app.storage.postgres import PostgresAddress, PostgresTables, read_postgres_url
-from app.storage.tables import Transaction, execute
 from app.stores import SLOT_LEASE, Change, EventSegment, RunKey, TokenCharge, TokenResult, images_partition, owner_of
 from app.stores.postgres.schema import CHANNEL, migrate_store
 from app.stores.sql import EXPIRE, SQLLog, SQLStore, delete_expired_from
@@ -34,19 +33,6 @@ WITH images AS (
 )
 SELECT antiphon_apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
-# Large records are sent in slices, because asyncpg would copy them several times. `$8` contains an empty record instead
-# of each.
-_MAY_STAGE = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
-_STAGE = """
-CREATE TEMPORARY TABLE antiphon_slices (record int NOT NULL, number int NOT NULL, data bytea NOT NULL) ON COMMIT DROP
-"""
-_ADD_SLICE = "INSERT INTO pg_temp.antiphon_slices (record, number, data) VALUES ($1, $2, $3)"
-_STAGED = """ARRAY(
-    SELECT coalesce(
-        (SELECT string_agg(data, ''::bytea ORDER BY number) FROM pg_temp.antiphon_slices WHERE record = at), given
-    ) FROM unnest($8::bytea[]) WITH ORDINALITY AS records (given, at) ORDER BY at
-)"""
-_APPLY_STAGED = _APPLY.replace("$8", _STAGED)
 # Created only on servers with quotas, because every new partition must update the index.
 _INDEX_OWNERS = """
 DO $$ BEGIN
@@ -56,8 +42,6 @@ DO $$ BEGIN
     END IF;
 END $$
 """
-_SLICE = 1024 * 1024  # bytes
-_RECORDS = 7  # index of `$8`
 
 
 class PostgresStore(SQLStore):
@@ -109,7 +93,8 @@ class PostgresStore(SQLStore):
         partitions = [change.partition for change in changes]
         images = [name for name in map(images_partition, partitions) if name not in partitions]
         deleted = [(place, name) for place, change in enumerate(changes, 1) for name in change.delete]
-        values = (
+        ((applied,),) = await self._tables.execute(
+            _APPLY,
             self._ttl,
             self._slack,
             owner_of(changes[0].partition),
@@ -118,11 +103,9 @@ class PostgresStore(SQLStore):
             *_columns(put, 4),
             *_columns(deleted, 2),
             images,
+            idempotent=not deleted,  # the deleted record could be a required one
         )
-        idempotent = not deleted  # the deleted record could be a required one
-        if any(len(record) > _SLICE for _, _, record, _ in put):
-            return await self._tables.run(lambda: _apply_staged(values), idempotent=idempotent)
-        return bool((await self._tables.execute(_APPLY, *values, idempotent=idempotent))[0][0])
+        return bool(applied)
 
     async def stored_bytes(self, owner: str) -> int:
         if not self._has_index:
@@ -139,23 +122,6 @@ class PostgresStore(SQLStore):
 
     def _connect(self, address: PostgresAddress) -> PostgresTables:
         return PostgresTables(address, _WORDS, prepare=migrate_store, outage=self._outage)
-
-
-def _apply_staged(values: tuple[Any, ...]) -> Transaction[bool]:
-    """Large records are sent in slices if the user can create temporary tables."""
-    apply = _APPLY
-    ((may_stage,),) = yield execute(_MAY_STAGE)
-    if may_stage:
-        yield execute(_STAGE)
-        records = [*values[_RECORDS]]
-        for at, record in enumerate(records):
-            if len(record) > _SLICE:
-                records[at] = b""
-                for number, begin in enumerate(range(0, len(record), _SLICE)):
-                    yield execute(_ADD_SLICE, at + 1, number, record[begin : begin + _SLICE])
-        apply, values = _APPLY_STAGED, (*values[:_RECORDS], records, *values[_RECORDS + 1 :])
-    ((applied,),) = yield execute(apply, *values)
-    return bool(applied)
 
 
 def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
