@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, Protocol
 import apsw
 import pytest
 
-from app.stores import ServerStore, Store
+from app.stores import ServerStore
 from app.stores.memory import MemoryStore
 from app.stores.postgres import PostgresStore
 from app.stores.redis import RedisStore
@@ -191,17 +189,3 @@ def location_of(request: pytest.FixtureRequest, directory: Path) -> StoreLocatio
     redis = Redis(servers)
     redis.clear()
     return redis
-
-
-async def memory_of_storing(size: int, store: Store, bucket: str) -> int:
-    """Store a record with this size, and return the memory peak beyond it."""
-    await store.put(bucket, "resp_1", b"1")  # it is connected
-    record = random.Random(1).randbytes(size)
-    tracemalloc.start()
-    try:
-        await store.put(bucket, "resp_1", record)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert await store.get(bucket, "resp_1") == record
-    return peak

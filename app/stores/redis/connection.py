@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from redis import exceptions
-from redis.asyncio import Connection, Redis, SSLConnection
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
@@ -70,30 +70,6 @@ local written = redis.pcall({command})
 if type(written) == 'table' and written.err then
   return redis.error_reply(written.err:match('READONLY.*') or written.err)
 end"""
-
-
-_SLICE = 256 * 1024  # bytes
-
-
-class _Connection(Connection):
-    """Sends large commands in slices; asyncio would copy each as a whole."""
-
-    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        if isinstance(command, str):
-            command = command.encode()
-        parts = [command] if isinstance(command, bytes) else [*command]
-        if sum(map(len, parts)) <= _SLICE:
-            await super().send_packed_command(parts, check_health)
-            return
-        for part in parts:
-            for at in range(0, len(part), _SLICE):
-                # A failed call disconnects and raises, so no slice is sent on a new connection.
-                await super().send_packed_command([part[at : at + _SLICE]], check_health)
-                check_health = False
-
-
-class _TLSConnection(_Connection, SSLConnection):
-    pass
 
 
 class RedisClient:
@@ -284,7 +260,7 @@ def make_servers(hosts: list[Host], cluster: bool, options: Mapping[str, Any]) -
     """A single server's address must resolve to the primary."""
 
     def connect(host: Host) -> Redis:
-        client = Redis(
+        return Redis(
             host=host[0],
             port=host[1],
             socket_keepalive=True,
@@ -292,8 +268,6 @@ def make_servers(hosts: list[Host], cluster: bool, options: Mapping[str, Any]) -
             retry=Retry(NoBackoff(), 1, (exceptions.ConnectionError, ReadOnlyError)),
             **options,
         )
-        client.connection_pool.connection_class = _TLSConnection if options["ssl"] else _Connection
-        return client
 
     return _Cluster(hosts, connect) if cluster else connect(hosts[0])
 
