@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from app.loading import SettingsTable
 from app.settings.keys import KeyName
-from app.settings.validation import SettingsTable, as_list
+from app.settings.validation import as_list
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CREDENTIAL_HEADERS = {"authorization", "x-api-key", "api-key", "cookie"}

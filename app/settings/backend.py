@@ -23,7 +23,7 @@ from app.backends import PASSTHROUGH
 from app.backends.apis import check_api
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.loading import describe
+from app.loading import SettingsTable, describe
 from app.settings.loading import suggestion, variable
 from app.settings.validation import (
     ApiKey,
@@ -32,7 +32,6 @@ from app.settings.validation import (
     CommandLine,
     ProfileName,
     Seconds,
-    SettingsTable,
     check_backend_url,
     check_header_value,
 )

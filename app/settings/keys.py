@@ -21,8 +21,9 @@ from pydantic import (
 
 from app.core.access import BudgetLimit, digest_of
 from app.core.prices import NANO, Price
+from app.loading import SettingsTable
 from app.settings.loading import variable
-from app.settings.validation import Bytes, SettingsTable, as_list, check_header_value
+from app.settings.validation import Bytes, as_list, check_header_value
 from app.stores.keys import StoredKey
 
 KEY_PREFIX = "sk-antiphon-"  # logs redact strings with this prefix

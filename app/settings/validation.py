@@ -14,10 +14,8 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ByteSize,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -31,12 +29,6 @@ from app.backends.apis import APIS
 from app.backends.profiles import load_profile
 from app.loading import require_packages
 from app.stores import STORES
-
-
-class SettingsTable(BaseModel):
-    """A table in the TOML file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def _split(value: object) -> object:

@@ -15,9 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+from app.loading import SettingsTable
 from app.settings.auth import web_url
 from app.settings.loading import variable
-from app.settings.validation import SettingsTable
 
 WebhookEvent = Literal[
     "response.completed",

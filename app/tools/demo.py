@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.core.types.request import Item
+from app.loading import SettingsTable
 from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 
 DEMO_LABEL = "demo"
@@ -23,9 +24,7 @@ IMAGE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 PAGE = {"title": "A demo page", "url": "https://demo.example/page"}
 
 
-class DemoSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class DemoSettings(SettingsTable):
     longest_wait: float = Field(10, ge=0)
     """Maximum duration of the function `wait`, in seconds."""
     approve: list[str] = ["send"]

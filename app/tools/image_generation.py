@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import httpx
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.core.redaction import redact
 from app.core.types import JSONObject
@@ -20,6 +20,7 @@ from app.core.types.content import IMAGES
 from app.core.types.request import Item
 from app.core.usage import image_usage, request_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
+from app.loading import SettingsTable
 from app.runtime.outbound import why_no_answer
 from app.tools import (
     CallFailed,
@@ -41,9 +42,7 @@ MAX_EDITED_IMAGES = 4
 _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,", re.IGNORECASE)
 
 
-class ImageSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
+class ImageSettings(SettingsTable):
     backend: str = "default"
     """Name of the backend with the images API."""
     model: str | None = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
+
+from app.loading import SettingsTable
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 
@@ -22,9 +24,7 @@ def _under_usr(python: str) -> str:
     return python
 
 
-class CodeSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
+class CodeSettings(SettingsTable):
     provider: Annotated[Literal["bubblewrap"], BeforeValidator(_provider)]
     """`bubblewrap`: sandboxes on this machine (Linux). `mcp:NAME`: a server in `[tools.mcp.servers]` runs the code; see
     `app.tools.mcp.code`."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import ByteSize, Field, ValidationInfo, field_validator
 
-from app.loading import require_packages
+from app.loading import SettingsTable, require_packages
 from app.storage.object_storage import read_object_url
 from app.tools.files import FILE_STORES
 from app.tools.validation import read_table
 
 
-class EmbeddingsSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class EmbeddingsSettings(SettingsTable):
     backend: str = "default"
     """Name of the backend with the `/embeddings` endpoint."""
     model: str
@@ -26,9 +24,7 @@ class EmbeddingsSettings(BaseModel):
     """A prefix for each query, such as `search_query: `."""
 
 
-class FileSearchSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
+class FileSearchSettings(SettingsTable):
     store_url: str = "sqlite:///files.db"
     """Store for files and vector stores: `sqlite:///files.db`, `postgresql://user@host/database`, or an import path
     `package.module:Class`."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from app.core.types.request import Item
 from app.errors import InvalidRequest
-from app.loading import require_packages
+from app.loading import SettingsTable, require_packages
 from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, text_parameters
 from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool
@@ -39,9 +39,7 @@ def _provider(name: str) -> str:
     return name
 
 
-class MCPCodeSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class MCPCodeSettings(SettingsTable):
     provider: Annotated[str, AfterValidator(_provider)]
     """`mcp:` and the name of a server in `[tools.mcp.servers]`."""
     function: str = ""

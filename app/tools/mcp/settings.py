@@ -14,9 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     field_validator,
@@ -25,6 +23,7 @@ from pydantic import (
 
 from app.core.access import hash_of
 from app.core.types import JSONMapping, JSONObject
+from app.loading import SettingsTable
 from app.tools.guard import URL_NOT_ALLOWED, AddressPolicy, OutboundRefused, URLPattern, checked_url, urls_equivalent
 from app.tools.validation import read_table
 
@@ -34,11 +33,7 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 CALLERS_URLS = "url"
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class ToolFilter(_Settings):
+class ToolFilter(SettingsTable):
     tool_names: list[str] | None = None
     read_only: bool | None = None
 
@@ -47,7 +42,7 @@ class ToolFilter(_Settings):
         return name_matches and self.read_only in (None, read_only)
 
 
-class ApprovalFilter(_Settings):
+class ApprovalFilter(SettingsTable):
     """`always` overrides `never`; tools in neither need approval."""
 
     always: ToolFilter | None = None
@@ -104,7 +99,7 @@ def _server(server: object) -> object:
     return {"url": server} if re.match(r"https?://", server) else {"command": server}
 
 
-class MCPServer(_Settings):
+class MCPServer(SettingsTable):
     url: Annotated[str, AfterValidator(_url)] | None = None
     """Endpoint URL, for streamable HTTP or SSE."""
     transport: Literal["auto", "http", "sse"] = "auto"
@@ -167,7 +162,7 @@ class MCPServer(_Settings):
         return any(key in key_names or hash_of(key) in key_names for key in keys)
 
 
-class MCPSettings(_Settings):
+class MCPSettings(SettingsTable):
     servers: dict[str, Annotated[MCPServer, BeforeValidator(_server)]] = {}
     """Servers by name. A plain URL or command is accepted: `time = "uvx mcp-server-time"`."""
     allow_urls: list[Annotated[URLPattern, BeforeValidator(_pattern)]] = []

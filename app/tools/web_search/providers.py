@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from app.core.types import JSONMapping, JSONObject
-from app.loading import require_packages
+from app.loading import SettingsTable, require_packages
 from app.runtime.outbound import why_no_answer
 from app.tools import CallFailed
 from app.tools.guard import GuardedTransport
@@ -206,9 +206,7 @@ def is_in_domains(url: str, allowed: Sequence[str], blocked: Sequence[str] = ())
     return (within[0] or not allowed) and not within[1]
 
 
-class WebSearchSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
+class WebSearchSettings(SettingsTable):
     provider: str = "searxng"
     """The search service: searxng, brave, tavily, exa, or the import path `package.module:Class` of a provider."""
     url: str | None = None
