@@ -6,28 +6,17 @@ import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from app.loading import SettingsTable
 from app.settings.keys import KeyName
-from app.settings.validation import as_list
+from app.settings.validation import WebURL, as_list
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CREDENTIAL_HEADERS = {"authorization", "x-api-key", "api-key", "cookie"}
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-
-
-def web_url(url: str) -> str:
-    """Validate the URL of a server called by this server; raises `ValueError`."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http or https URL, such as https://example.com/path")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must not contain a user or a password")
-    return url
 
 
 def _header(name: str) -> str:
@@ -56,7 +45,7 @@ class JWTSettings(SettingsTable):
     """The token's `iss`, exactly."""
     audience: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), BeforeValidator(as_list)]
     """The accepted `aud`: a string or a list. A token must have at least one of them."""
-    jwks_url: Annotated[str, AfterValidator(web_url)] | None = None
+    jwks_url: WebURL | None = None
     """URL of the issuer's public keys."""
     jwks_file: Path | None = None
     """A file with these keys, instead of `jwks_url`; it is read again when a token names an unknown key."""

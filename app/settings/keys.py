@@ -23,13 +23,12 @@ from app.core.access import BudgetLimit, digest_of
 from app.core.prices import NANO, Price
 from app.loading import SettingsTable
 from app.settings.loading import variable
-from app.settings.validation import Bytes, as_list, check_header_value
+from app.settings.validation import Bytes, as_list, check_header_value, matching
 from app.stores.keys import StoredKey
 
 KEY_PREFIX = "sk-antiphon-"  # logs redact strings with this prefix
 ID_PREFIX = "settings:"  # of the API's key ids
 
-_HASH = re.compile(r"sha256:[0-9a-f]{64}")
 # In logs and usage, the excluded names mean keys without a table.
 _NAME = re.compile(r"(?!(?:anonymous|unnamed|other|key_[0-9a-f]{8})$)[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 
@@ -48,18 +47,15 @@ def check_key_name(name: str) -> str:
     return name
 
 
-def _hash(text: str) -> str:
-    if not _HASH.fullmatch(text):
-        raise ValueError(
-            "must be `sha256:` and 64 hexadecimal digits, as `antiphon key new NAME` prints it; never the key itself"
-        )
-    return text
-
-
 KeyName = Annotated[str, AfterValidator(check_key_name)]
+_Hash = Annotated[
+    str,
+    matching(
+        r"sha256:[0-9a-f]{64}",
+        "must be `sha256:` and 64 hexadecimal digits, as `antiphon key new NAME` prints it; never the key itself",
+    ),
+]
 _Limit = Annotated[int | None, Field(ge=0)]
-
-
 Money = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=6, allow_inf_nan=False)]
 
 
@@ -106,7 +102,7 @@ class BudgetSettings(SettingsTable):
 class KeySettings(SettingsTable):
     """One named key."""
 
-    hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(as_list)] = []
+    hash: Annotated[list[_Hash], BeforeValidator(as_list)] = []
     """`sha256:` and the key's SHA-256, as printed by `antiphon key new NAME`; a list during a key rotation. With
     `[auth.jwt]` or `[auth.proxy]`, a table without `hash` and `env` defines the rights of people."""
     env: str | None = None

@@ -80,6 +80,16 @@ def check_backend_url(url: str) -> str:
     return url
 
 
+def _web_url(url: str) -> str:
+    """Validate the URL of a server called by this server, other than a backend."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http or https URL, such as https://example.com/path")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not contain a user or a password")
+    return url
+
+
 def _required_by_openai(url: str, info: ValidationInfo) -> str:
     """Require a base URL for a backend with HTTP. The field `backend` is validated first."""
     if not url and info.data.get("backend") == "openai":
@@ -87,11 +97,15 @@ def _required_by_openai(url: str, info: ValidationInfo) -> str:
     return url
 
 
-def _origin(origin: str) -> str:
-    """Browsers send an origin without a path, so that any other form would never match."""
-    if origin not in {"*", "null"} and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
-        raise ValueError("must be an origin without a slash or a path after it, such as https://chat.example; or *")
-    return origin
+def matching(pattern: str, rule: str) -> AfterValidator:
+    """A validator that matches the whole text; `rule` is its error."""
+
+    def validate(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(rule)
+        return text
+
+    return AfterValidator(validate)
 
 
 def _host_name(name: str) -> str:
@@ -132,24 +146,10 @@ def _limit_store_url(url: str) -> str:
     return url
 
 
-def _profile_name(name: str) -> str:
-    load_profile(name)
-    return name
-
-
-def _access(value: object) -> object:
+def _access(value: object) -> str:
     """Accept a boolean or a page's access."""
-    return {"true": "open", "1": "open", "false": "off", "0": "off"}.get(
-        str(value).lower(), value.lower() if isinstance(value, str) else value
-    )
-
-
-PageAccess: TypeAlias = Annotated[
-    Literal["open", "key", "off"],
-    BeforeValidator(_access),
-]
-HostNames: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_host_name)]], BeforeValidator(_split)]
-AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], BeforeValidator(_split)]
+    text = str(value).lower()
+    return {"true": "open", "1": "open", "false": "off", "0": "off"}.get(text, text)
 
 
 def check_header_value(key: SecretStr) -> SecretStr:
@@ -167,25 +167,35 @@ def _network(address: str) -> str:
         raise ValueError("must be addresses or networks, such as 10.0.0.0/8; or * for any") from None
 
 
-def _arguments(command: object) -> object:
-    """Split a command like a shell; an empty command has no arguments."""
-    return shlex.split(command) if isinstance(command, str) else command
-
-
 ApiKey: TypeAlias = Annotated[SecretStr, AfterValidator(check_header_value)]
-CommandLine: TypeAlias = Annotated[list[str], BeforeValidator(_arguments)]
 ApiKeys: TypeAlias = Annotated[list[ApiKey], BeforeValidator(_split)]
-Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], BeforeValidator(_split)]
 Secrets: TypeAlias = Annotated[list[SecretStr], BeforeValidator(_split)]
+Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], BeforeValidator(_split)]
+HostNames: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_host_name)]], BeforeValidator(_split)]
+# Browsers send an origin without a path, so that any other form would never match.
+_Origin: TypeAlias = Annotated[
+    str,
+    matching(
+        r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+",
+        "must be an origin without a slash or a path after it, such as https://chat.example; or *",
+    ),
+]
+AllowedOrigins: TypeAlias = Annotated[list[_Origin], BeforeValidator(_split)]
+PageAccess: TypeAlias = Annotated[Literal["open", "key", "off"], BeforeValidator(_access)]
 Options: TypeAlias = Annotated[dict[str, object], BeforeValidator(decode_json)]
 Bytes: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
 Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis counts in milliseconds, up to 2**63
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Split like a shell; an empty command has no arguments.
+CommandLine: TypeAlias = Annotated[
+    list[str], BeforeValidator(lambda command: shlex.split(command) if isinstance(command, str) else command)
+]
 BackendName: TypeAlias = Annotated[str, AfterValidator(partial(_importable, or_one_of=BACKENDS))]
 SingleBackendName: TypeAlias = Annotated[str, AfterValidator(partial(_importable, or_one_of=["auto", *BACKENDS]))]
 BackendURL: TypeAlias = Annotated[
     str, AfterValidator(check_backend_url), AfterValidator(_required_by_openai), Field(validate_default=True)
 ]
+WebURL: TypeAlias = Annotated[str, AfterValidator(_web_url)]
 StoreURL: TypeAlias = Annotated[str, AfterValidator(_store_url)]
 LimitStoreURL: TypeAlias = Annotated[str, AfterValidator(_limit_store_url)]
-ProfileName: TypeAlias = Annotated[str, AfterValidator(_profile_name)]
+ProfileName: TypeAlias = Annotated[str, AfterValidator(lambda name: load_profile(name).name)]

@@ -16,8 +16,8 @@ from pydantic import (
 )
 
 from app.loading import SettingsTable
-from app.settings.auth import web_url
 from app.settings.loading import variable
+from app.settings.validation import WebURL
 
 WebhookEvent = Literal[
     "response.completed",
@@ -54,7 +54,7 @@ def _secret(secret: SecretStr) -> SecretStr:
 class WebhookSettings(SettingsTable):
     """A server that receives events about background responses and batches."""
 
-    url: Annotated[str, AfterValidator(web_url)]
+    url: WebURL
     """URL for events, sent by POST."""
     secret: Annotated[SecretStr, AfterValidator(_secret)] | None = None
     """`whsec_` and a base64 key: signs events like OpenAI's webhooks."""
@@ -91,10 +91,10 @@ class WebhookSettings(SettingsTable):
 class HookSettings(SettingsTable):
     """A policy service for the input and output of models."""
 
-    input_url: Annotated[str, AfterValidator(web_url)] | None = None
+    input_url: WebURL | None = None
     """Where input is sent by POST before a model sees it: requests, results and lists of tools, descriptions of images.
     Files are not reviewed while they are indexed."""
-    output_url: Annotated[str, AfterValidator(web_url)] | None = None
+    output_url: WebURL | None = None
     """URL for output items, sent by POST before the caller receives them."""
     mode: Literal["block", "observe"] = "block"
     """`block`: wait for the decision and apply it. `observe`: only log it."""
