@@ -75,10 +75,6 @@ class JWTSettings(SettingsTable):
             raise ValueError("must have either `jwks_url` or `jwks_file`")
         return self
 
-    @property
-    def tables(self) -> set[str]:
-        return {*self.groups.values(), *([self.key] if self.key else ())}
-
 
 class ProxySettings(SettingsTable):
     """The table `[auth.proxy]`: a reverse proxy that authenticates people and sends their identity in a header."""
@@ -96,10 +92,6 @@ class ProxySettings(SettingsTable):
     namespace: Annotated[str, Field(max_length=200)] = "proxy"
     """Prefix for owners, so that identities and keys never share an owner; `""`: the identity alone."""
 
-    @property
-    def tables(self) -> set[str]:
-        return {*self.groups.values(), *([self.key] if self.key else ())}
-
 
 class AuthSettings(SettingsTable):
     """External identities, in addition to keys."""
@@ -115,4 +107,6 @@ class AuthSettings(SettingsTable):
 
     @property
     def tables(self) -> set[str]:
-        return {name for settings in (self.jwt, self.proxy) if settings for name in settings.tables}
+        """Names of tables `[keys.NAME]`."""
+        sources = [source for source in (self.jwt, self.proxy) if source]
+        return {name for source in sources for name in (*source.groups.values(), source.key) if name}

@@ -151,15 +151,11 @@ class BackendSettings(SettingsTable):
         return name
 
     @model_validator(mode="after")
-    def _has_one_key(self) -> BackendSettings:
+    def _with_key(self) -> BackendSettings:
+        """Read the key once: a later change in `.env` must not affect a running server."""
         names = [name for name in _KEYS if getattr(self, name)]
         if len(names) > 1:
             raise ValueError(f"{names[1]} must be left out if there is an {names[0]}")
-        return self
-
-    @model_validator(mode="after")
-    def _with_key(self) -> BackendSettings:
-        """Read the key once: a later change in `.env` must not affect a running server."""
         self._key = SecretStr(variable(self.api_key_env)) if self.api_key_env else self.api_key
         return self
 
