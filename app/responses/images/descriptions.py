@@ -80,19 +80,17 @@ class Vision:
         described = f"{self._backend}\n{self.model}\n{_INSTRUCTIONS}\n{url}"
         return f"{owner}:vision{hashlib.sha256(described.encode(errors='surrogatepass')).hexdigest()}"
 
-    async def cached(self, partition: str, *, stored: bool) -> str | None:
-        """The store is read only if `stored`."""
-        text, is_stored = self._cache.get(partition, (None, False))
+    async def cached(self, partition: str, new: str | None = None, *, stored: bool) -> str | None:
+        """The cached description, otherwise `new`, which is added. The store is used only if `stored`."""
+        text, is_stored = self._cache.get(partition, (new, False))
         if stored and not is_stored:
             text = await self._stored(partition, text)
-        return None if text is None else self._remember(partition, text, stored)
-
-    async def put(self, partition: str, text: str, *, stored: bool) -> str:
-        """Return a concurrent request's description instead, if any."""
-        text, _ = self._cache.get(partition, (text, False))
-        if stored:
-            text = await self._stored(partition, text) or text
-        return self._remember(partition, text, stored)
+        if text is not None:
+            self._cache[partition] = text, stored or is_stored
+            self._cache.move_to_end(partition)
+            if len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
+        return text
 
     async def _stored(self, partition: str, text: str | None) -> str | None:
         """The store's description, after storing `text` if it has none."""
@@ -103,13 +101,6 @@ class Vision:
         except StoreUnavailable:
             return text
         return text if record is None else record.decode()
-
-    def _remember(self, partition: str, text: str, stored: bool) -> str:
-        _, was_stored = self._cache.pop(partition, (text, False))
-        self._cache[partition] = text, stored or was_stored
-        if len(self._cache) > _CACHED:
-            self._cache.popitem(last=False)
-        return text
 
     async def describe(self, url: str, caller: Caller, lifecycle: ResponseLifecycle) -> str:
         """Also charges for the request; raises `APIError`."""
@@ -211,8 +202,7 @@ class ImageDescriber:
             logger.warning("image not described", extra={"reason": error.reason})
             self._give_up([url], f"the model '{self.vision.model}' failed: {error.reason}")
             return
-        text = await self.vision.put(partition, text, stored=self.stored)
-        self.texts[url] = _DESCRIPTION.format(text)
+        self.texts[url] = _DESCRIPTION.format(await self.vision.cached(partition, text, stored=self.stored))
         self.warnings.add(_DESCRIBED.format(self.vision.model))
 
     def _give_up(self, urls: Sequence[str], reason: str) -> None:
