@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -112,9 +111,11 @@ def _mcp_servers(pairs: Sequence[str]) -> str:
 
     from app.settings.loading import environment
 
-    servers: dict[str, str] = {}
-    with suppress(ValueError):  # an invalid variable is reported with the settings
-        servers |= json.loads(environment().get("ANTIPHON_MCP", "{}"))
+    variable = environment().get("ANTIPHON_MCP", "{}")
+    try:
+        servers: dict[str, str] = {**json.loads(variable)}
+    except (ValueError, TypeError):
+        return variable  # reported with the settings
     for pair in pairs:
         name, separator, target = (part.strip() for part in pair.partition("="))
         if not (name and separator and target):

@@ -220,6 +220,13 @@ def test_prompt_file_that_is_damaged_is_named_without_a_traceback(tmp_path: Path
         assert message in printed
 
 
+@pytest.mark.parametrize("value", ["nonsense", "[1]", "5"])
+def test_mcp_option_with_an_invalid_variable_reports_the_variable(tmp_path: Path, value: str) -> None:
+    refused = run(tmp_path, "serve", "--mcp", "time=true", ANTIPHON_MCP=value)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("ANTIPHON_MCP: must be a JSON object")
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
