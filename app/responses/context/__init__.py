@@ -370,7 +370,3 @@ class HistoryCache:
         oldest = self._clock() - MAX_AGE
         while self._entries and next(iter(self._entries.values())).used < oldest:
             self.remove(*next(iter(self._entries)))
-
-    def clear(self) -> None:
-        self._entries.clear()
-        self.bytes = 0
