@@ -224,7 +224,7 @@ def print_banner(settings: Settings) -> None:
     click.echo(
         f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}.", err=True
     )
-    server = next(iter(next(iter(settings.served().values())).each()))
+    server = next(iter(settings.served().values())).each()[0]
     if settings.default_model or server.backend == "demo" or not server.url:
         _suggest(settings, settings.default_model or ("demo" if server.backend == "demo" else "YOUR_MODEL"))
     else:

@@ -68,6 +68,7 @@ def _passable(type_: str) -> str:
 
 
 def with_default_url(fields: Any, prefix: str = "") -> Any:
+    """Add the profile's base URL to fields without a URL; `prefix` begins their names."""
     url, profile = f"{prefix}url", f"{prefix}profile"
     if not isinstance(fields, dict) or fields.get(url) or fields.get(f"{prefix}backend", "auto") == "demo":
         return fields

@@ -30,8 +30,7 @@ def env_example() -> str:
     lines = ["# Antiphon's settings and their defaults. Copy this file to `.env` and uncomment the lines you change."]
     docstrings = field_docstrings(Settings)
     for name, field in Settings.model_fields.items():
-        if name in _HEADINGS:
-            heading = _HEADINGS[name]
+        if heading := _HEADINGS.get(name):
             lines += ["", "", f"### {heading}"]
         comment = docstrings[name].splitlines()
         lines += ["", *(f"# {line}" for line in comment), f"#{PREFIX}{name.upper()}={_format(field.default)}"]

@@ -15,20 +15,17 @@ from pathlib import Path
 from app.settings import Settings
 from app.settings.loading import PREFIX, RELOADS_DIRECTORY, environment
 
-RELOADABLE = frozenset(
-    name
-    for name in Settings.model_fields
-    if name.startswith(("backend", "limit_", "log_", "max_input_", "max_output_", "max_stored_"))
-    and name != "limit_store_url"
-) - {"background_runs", "background_lease", "background_log_ttl"} | {"api_keys", "keys", "prices", "prompts", "config"}
+_RELOADABLE_PREFIXES = ("backend", "limit_", "log_", "max_input_", "max_output_", "max_stored_")
+RELOADABLE = {name for name in Settings.model_fields if name.startswith(_RELOADABLE_PREFIXES)}
+RELOADABLE |= {"api_keys", "keys", "prices", "prompts", "config"}
+RELOADABLE.remove("limit_store_url")
 
 
 def compare_settings(old: Settings, new: Settings) -> tuple[list[str], list[str]]:
     """Return the changed fields that can be applied, and the changed variables that need a restart."""
     changed = [name for name in Settings.model_fields if getattr(old, name) != getattr(new, name)]
-    reloadable = RELOADABLE
-    if not new.has_keys:  # without keys, a middleware added at start rejects pages from other origins
-        reloadable -= {"api_keys", "keys"}
+    # Without keys, a middleware added at start rejects pages from other origins.
+    reloadable = RELOADABLE if new.has_keys else RELOADABLE - {"api_keys", "keys"}
     restart = sorted(f"{PREFIX}{name.upper()}" for name in changed if name not in reloadable)
     return [name for name in changed if name in reloadable], restart
 

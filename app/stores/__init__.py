@@ -326,10 +326,8 @@ class ServerStore(Store, Protocol):
         """The same store, with partitions that do not expire."""
 
 
-def add_rows(row: UsageRow, other: UsageRow) -> UsageRow:
-    return UsageRow(*row[:4], *(a + b for a, b in zip(row[4:], other[4:], strict=True)))
-
-
 def add_row(rows: dict[tuple[str, ...], UsageRow], name: tuple[str, ...], row: UsageRow) -> None:
     """The first row's names are kept."""
-    rows[name] = add_rows(rows[name], row) if name in rows else row
+    if first := rows.get(name):
+        row = UsageRow(*first[:4], *(a + b for a, b in zip(first[4:], row[4:], strict=True)))
+    rows[name] = row

@@ -150,8 +150,8 @@ class SQLStore(ServerStore):
     async def aclose(self) -> None:
         await self._tables.aclose()
 
-    async def _records(self, statement: str, partition: str, *name: str) -> dict[str, bytes]:
-        rows = await self._tables.fetch(statement, partition, *name)
+    async def _records(self, statement: str, partition: str, *names: str) -> dict[str, bytes]:
+        rows = await self._tables.fetch(statement, partition, *names)
         await self._renew(partition, rows)
         return {name: record for _, name, record in rows if name is not None}
 

@@ -115,10 +115,10 @@ class SQLiteStore(SQLStore):
         if await asyncio.to_thread(self._tables.path.exists):
             await super().delete_expired()
 
-    async def _records(self, statement: str, partition: str, *name: str) -> dict[str, bytes]:
-        records = await super()._records(statement, partition, *name)
+    async def _records(self, statement: str, partition: str, *names: str) -> dict[str, bytes]:
+        records = await super()._records(statement, partition, *names)
         if any(len(record) >= RECORD_PIECE for record in records.values()):
-            return await self._tables.snapshot(lambda: _whole_records(statement, partition, *name))
+            return await self._tables.snapshot(lambda: _whole_records(statement, partition, *names))
         return records
 
 

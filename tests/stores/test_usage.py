@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import UnstorableValue
-from app.stores import Spending, UsageLedger, UsageRow, add_rows
+from app.stores import Spending, UsageLedger, UsageRow
 from app.stores.memory import MemoryUsage
 from tests.support.store_locations import SHARED, StoreLocation, location_of
 
@@ -30,6 +30,10 @@ def row(day: str = DAY, key: str = "alice", model: str = "qwen3", backend: str =
         "cost": 7,
     }
     return UsageRow(day, key, model, backend, **{**counted, **counts})
+
+
+def total(*rows: UsageRow) -> UsageRow:
+    return UsageRow(*rows[0][:4], *map(sum, zip(*(row[4:] for row in rows), strict=True)))
 
 
 @contextlib.asynccontextmanager
@@ -50,7 +54,7 @@ async def test_rows_of_the_same_day_key_model_and_backend_add_up(ledger: UsageLe
     await ledger.add("one", [row(), *others])
     await ledger.add("two", [row(requests=2, cost=10**12)])
     found = await ledger.rows("2026-11-01", "2026-11-30")
-    assert sorted(found) == sorted([add_rows(row(), row(requests=2, cost=10**12)), *others])
+    assert sorted(found) == sorted([total(row(), row(requests=2, cost=10**12)), *others])
 
 
 async def test_batch_that_is_repeated_counts_once(ledger: UsageLedger) -> None:
@@ -94,7 +98,7 @@ async def test_row_that_cannot_be_stored_is_no_outage(ledger: UsageLedger, refus
     with contextlib.suppress(UnstorableValue):
         await ledger.add("refused", [refused])
     await ledger.add("after", [row(model="other")])
-    assert add_rows(row(model="other"), row(model="other")) in await ledger.rows(DAY, DAY)
+    assert total(row(model="other"), row(model="other")) in await ledger.rows(DAY, DAY)
 
 
 async def test_rows_that_are_old_are_forgotten(ledger: UsageLedger) -> None:

@@ -157,10 +157,10 @@ async def _finding_on_apis(server: ProbedServer, names: list[str], model: str, p
     if "responses" in names and await _keeps_reasoning(server, model):
         best = "responses"
     listed = ", ".join(names) or "none"
-    chosen = [each.transport.api for each in profiles_by_api(profile)]
-    if chosen[0] in names or (profile.transport.api == "auto" and "chat" in names):
-        best = best if chosen == ["chat"] else chosen[0] if chosen[0] in names else "chat"
-    options = {} if best in chosen else {"transport.api": best}
+    wanted = [each.transport.api for each in profiles_by_api(profile)]
+    if wanted != ["chat"]:
+        best = next((api for api in wanted if api in names), best)
+    options = {} if best in wanted else {"transport.api": best}
     return Finding("APIs", f"{listed}; best: {best}" if len(names) > 1 else listed, options)
 
 
