@@ -119,7 +119,7 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
         absent["/alpha/search"] = f"the search of Codex {needs_table('tools.web_search')}"
     served_paths = served_endpoints(passthrough=settings.passthrough)
     off = [endpoint.path for endpoint in ENDPOINTS if endpoint.summary and endpoint not in served_paths]
-    absent |= dict.fromkeys(off, "those of backends are off (ANTIPHON_PASSTHROUGH)")
+    absent |= dict.fromkeys(off, "passthrough is off (ANTIPHON_PASSTHROUGH)")
     absent = {f"/v1{path}": reason for path, reason in absent.items()}
     if not settings.studio:
         absent["/studio"] = "the studio is off (ANTIPHON_STUDIO)"

@@ -30,7 +30,7 @@ async def check_connectivity(settings: Settings) -> bool:
             await backend.check()
             models = [str(model["id"]) for model in await backend.models()]
         listed = f"{len(models)} models{': ' * bool(models)}{', '.join(models[:5])}{', ...' * (len(models) > 5)}"
-        return f"{listed}; asked by {api}" if api != "chat" else listed
+        return f"{listed}; API {api}" if api != "chat" else listed
 
     async def check_store() -> str:
         async with aclosing(build_store(settings)) as store:

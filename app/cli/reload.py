@@ -110,7 +110,9 @@ def reload_server(path: Path) -> list[ReloadReport]:
     pid = _signal_server(path)
     directory = reloads_directory(path)
     if not directory.is_dir():
-        raise CommandError(f"Process {pid} was told to reload its settings, but cannot report here. See its log.")
+        raise CommandError(
+            f"Process {pid} was signaled to reload its settings, but cannot report the result. See its log."
+        )
     until, again = time.monotonic() + _TIMEOUT, time.monotonic() + _AGAIN
     while True:
         reports = {pid: report for pid, report in ReloadReport.read_all(directory).items() if report.begun >= begun}
@@ -142,7 +144,9 @@ def _signal_server(path: Path) -> int:
         pass
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}") from None
-    raise CommandError(f"No server of this user holds {path}. Is it another port? antiphon reload --port PORT")
+    raise CommandError(
+        f"No running server of this user has the pid file {path}. For another port: antiphon reload --port PORT"
+    )
 
 
 def summary(reports: Sequence[ReloadReport]) -> str:

@@ -105,7 +105,7 @@ def _repeated(client: ServerClient, response_id: str, model: str | None) -> tupl
     turn = chain["data"][-1]
     if turn["response"]["status"] not in _REPEATABLE:
         status = turn["response"]["status"].replace("_", " ")
-        raise CommandError(f"The response is {status}: there is nothing to compare with.")
+        raise CommandError(f"The response is {status}: only a finished response can be repeated.")
     measures = turn.get("measures") or {}
     before = Result.of(turn["response"], measures.get("seconds"), measures.get("cost"))
     began = time.perf_counter()

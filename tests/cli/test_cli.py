@@ -581,7 +581,7 @@ def test_key_new_prints_a_key_and_a_table_with_its_hash(tmp_path: Path) -> None:
         assert statuses == [200, 401]
         assert key[0] not in log_of(tmp_path)
     again = run(tmp_path, "key", "new", "alice", ANTIPHON_CONFIG="antiphon.toml")
-    assert "[keys.alice] is there already" in again.stderr
+    assert "[keys.alice] already exists" in again.stderr
     assert run(tmp_path, "key", "new", "two words").returncode == 2
 
 

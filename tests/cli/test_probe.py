@@ -196,20 +196,20 @@ async def test_probe_of_a_complete_server_needs_no_settings() -> None:
         "tool_choice by name": "forced",
         "tool_choice none": "honoured",
         "strict tools": "accepted",
-        "no text beside calls": "omit, null, empty",
+        "calls without text": "omit, null, empty",
         "user after a tool result": "accepted",
         "tool result as parts": "accepted",
         "image in a tool result": "accepted",
-        "calls, but no tools": "accepted",
+        "calls without tools": "accepted",
         "JSON schema": "forced",
         "JSON object": "forced",
         "reasoning": "in reasoning_content",
-        "reasoning_effort none": "switches it off",
+        "reasoning_effort none": "turns reasoning off",
         "reasoning sent back": "used, as reasoning_content",
         "sampling parameters": "accepted",
         "unknown parameter": "ignored",
-        "logprobs": "given",
-        "counts the tokens of a prompt": "no",
+        "logprobs": "returned",
+        "counts prompt tokens": "no",
         "unknown model": "400: The model `no-such-model` does not exist.",
     }
 
@@ -238,7 +238,7 @@ async def test_probe_of_an_incomplete_server_prints_settings() -> None:
     }
     found = {finding.about: finding.result for finding in report.findings}
     assert found["[DONE]"] == "not sent"
-    assert found["text as a list of parts"] == "lost on the way"
+    assert found["text as a list of parts"] == "accepted, but not in the prompt"
     assert found["developer message"] == "400: unknown variant `developer`"
 
 
@@ -248,7 +248,7 @@ async def test_probe_finds_a_forced_call_after_reasoning() -> None:
         assert len(server.received) <= 60
     assert report.overrides() == {"request.reasoning_field": "reasoning"}
     found = {finding.about: finding.result for finding in report.findings}
-    assert found["stream"] == "2 chunks, only a thought, which was cut off, finish_reason length"
+    assert found["stream"] == "2 chunks, only truncated reasoning, finish_reason length"
     assert found["tools"] == "called, in 3 pieces, finish_reason tool_calls"
     for question in ("tool_choice required", "tool_choice by name", "JSON schema", "JSON object"):
         assert found[question] == "forced"
@@ -264,7 +264,7 @@ async def test_probe_of_endless_reasoning_guesses_nothing() -> None:
     assert report.overrides() == {"request.reasoning_field": "reasoning"}
     found = {finding.about: finding.result for finding in report.findings}
     for question in ("tools", "JSON schema", "JSON object"):
-        assert found[question] == "not seen: it only thinks"
+        assert found[question] == "not tested: the answer was only reasoning"
 
 
 async def test_probe_finds_a_parser_that_takes_the_answer_for_reasoning() -> None:

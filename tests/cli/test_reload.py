@@ -75,7 +75,7 @@ def test_reload_while_workers_start_waits_for_them(tmp_path: Path) -> None:
 def test_reload_without_a_server_names_the_pid_file(tmp_path: Path) -> None:
     refused = run(tmp_path, "reload", ANTIPHON_PID_FILE="server.pid")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "No server of this user holds server.pid." in refused.stderr
+    assert "No running server of this user has the pid file server.pid." in refused.stderr
 
 
 def test_reload_leaves_nothing_behind_when_the_server_ends(tmp_path: Path) -> None:

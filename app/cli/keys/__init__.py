@@ -49,8 +49,8 @@ def _instructions(name: str) -> str:
     with suppress(SettingsError):
         if name in load_settings().keys:
             return (
-                f"[keys.{name}] is there already. Replace its `hash` by this one, or make it a list of both while the "
-                "old key is to work. `antiphon reload` takes it over:"
+                f"[keys.{name}] already exists. Replace its `hash` with this one, or list both while the old key must "
+                "still work. `antiphon reload` applies the change:"
             )
     return "Its table for the settings (ANTIPHON_CONFIG); `antiphon reload` applies it:"
 

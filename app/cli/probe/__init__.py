@@ -119,7 +119,7 @@ async def probe(
                 for question in QUESTIONS:
                     findings += await question(server)
         except TimeoutError:
-            findings.append(Finding("the rest", f"not tested: the {seconds:.0f} seconds are over"))
+            findings.append(Finding("the rest", f"not tested: {seconds:.0f} seconds have passed"))
         owners = " ".join(str(listed.get("owned_by", "")) for listed in models[:50])
         complaint = next((finding.result for finding in findings if finding.about == UNKNOWN), "")
         profile = load_profile(recognised_profile(url, f" {owners} {headers} {complaint}"))

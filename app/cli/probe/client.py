@@ -138,7 +138,7 @@ class ProbedServer:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         request = {**self.fields, self.limit: tokens, "messages": messages, "stream": stream, **body}
         if self.budget <= 0:
-            return ProbeResult(0, error="not sent: there were too many requests")
+            return ProbeResult(0, error="not sent: request limit reached")
         self.budget -= 1
         try:
             async with asyncio.timeout(self._seconds):
@@ -196,7 +196,7 @@ class ProbedServer:
                 raise backend_error(response.status_code, response.headers, response.content, secret=self._key)
             return json.loads(response.content)
         except (httpx.HTTPError, ValueError) as error:
-            raise BackendError("There is no such endpoint.", status=404, code="not_found") from error
+            raise BackendError("Endpoint not found.", status=404, code="not_found") from error
 
 
 def _parsed(events: Iterable[ServerEvent]) -> list[RawEvent]:

@@ -32,7 +32,7 @@ _PIXEL = (
 )
 UNKNOWN = "unknown parameter"
 _CHOICE, _FORMAT = "request.tool_choice", "request.response_format"
-_UNSEEN = "not seen: it only thinks"
+_UNSEEN = "not tested: the answer was only reasoning"
 _MARKS = ("<tool_call", "<function", "[TOOL_CALLS]", "<|tool", "<\uff5ctool")
 
 
@@ -88,9 +88,9 @@ async def streams(server: ProbedServer) -> Findings:
     _, thought = result.reasoning
     answer = "text"
     if not result.text and thought and result.finish == "length":
-        answer = "only a thought, which was cut off"
+        answer = "only truncated reasoning"
     elif not result.text and thought:
-        answer = "only reasoning: its parser takes the answer for a thought"
+        answer = "only reasoning: the server reports the answer as reasoning"
         options["response.reasoning_only_as_message"] = True
     finish = f"finish_reason {result.finish or 'never'}"
     return [
@@ -149,7 +149,7 @@ def _compared(result: ProbeResult, without: ProbeResult, with_: ProbeResult) -> 
     """The prompt tokens show whether a message reached the model."""
     if not result.ok or not (result.prompt_tokens and with_.prompt_tokens > without.prompt_tokens):
         return verdict(result)
-    return "lost on the way" if result.prompt_tokens <= without.prompt_tokens else "accepted"
+    return "accepted, but not in the prompt" if result.prompt_tokens <= without.prompt_tokens else "accepted"
 
 
 async def _placed(server: ProbedServer) -> Findings:
@@ -188,7 +188,7 @@ async def calls(server: ProbedServer) -> Findings:
         if not any(mark in result.text for mark in _MARKS):
             return [Finding("tools", "not called")]
         option = {"response.call_marks": "auto"}
-        return [Finding("tools", "the call stays in the text: there is no parser for it", option)]
+        return [Finding("tools", "called in the text: the server does not parse the call", option)]
     pieces = result.pieces
     how = "whole" if len(pieces) == len(result.called) else f"in {len(pieces)} pieces"
     named = [name for name in ("index", "id") if all(piece.get(name) is None for piece in pieces)]
@@ -247,11 +247,11 @@ async def tool_results(server: ProbedServer) -> Findings:
     ]
     fields = forms[accepted[0] if accepted else "empty"]
     content = {"request.content.assistant_null": accepted[0]} if accepted and accepted[0] != "omit" else {}
-    findings = [Finding("no text beside calls", ", ".join(accepted) or "refused", content)]
+    findings = [Finding("calls without text", ", ".join(accepted) or "refused", content)]
     if not accepted:
         short = await probe_request(server, history(call_id="a1b2c3d4e", **fields), tools=EXAMPLE_TOOLS)
         option = {"request.tool_ids": "^[A-Za-z0-9]{9}$"} if short.ok else {}
-        return [*findings, Finding("ids of calls", verdict(short, "only such as Mistral's"), option)]
+        return [*findings, Finding("call ids", verdict(short, "accepted with nine letters or digits"), option)]
     after = await probe_request(server, [*history(**fields), user(HELLO)], tools=EXAMPLE_TOOLS)
     array = await probe_request(
         server, history([{"type": "text", "text": "Sunny, 21C"}], **fields), tools=EXAMPLE_TOOLS
@@ -264,7 +264,7 @@ async def tool_results(server: ProbedServer) -> Findings:
         Finding("user after a tool result", verdict(after), bridged),
         Finding("tool result as parts", verdict(array)),
         Finding("image in a tool result", verdict(picture)),
-        Finding("calls, but no tools", verdict(bare), {"request.tools_for_history": True} if bare.refused else {}),
+        Finding("calls without tools", verdict(bare), {"request.tools_for_history": True} if bare.refused else {}),
     ]
 
 
@@ -310,17 +310,17 @@ async def reasoning(server: ProbedServer) -> Findings:
     elif "</think>" in result.text:
         findings = [Finding("reasoning", "in the text, up to a tag", {"response.think_tags": "implicit_open"})]
     else:
-        return [Finding("reasoning", "none seen" if result.ok else verdict(result))]
+        return [Finding("reasoning", "none" if result.ok else verdict(result))]
     reasoning_off: JSONObject = {"reasoning_effort": "none"}
     off = await server.ask(prompt, **reasoning_off)
     switched = off.ok and not off.reasoning[0] and "</think>" not in off.text
-    findings.append(Finding("reasoning_effort none", "switches it off" if switched else verdict(off, "ignored")))
+    findings.append(Finding("reasoning_effort none", "turns reasoning off" if switched else verdict(off, "ignored")))
     if not switched:
         reasoning_off = {"chat_template_kwargs": {"enable_thinking": False}}
         by_template = await server.ask(prompt, **reasoning_off)
         switched = by_template.ok and not by_template.reasoning[0] and "</think>" not in by_template.text
         option = {"request.effort": "chat_template_kwargs.enable_thinking"} if switched else {}
-        template_effect = "switches it off" if switched else verdict(by_template, "ignored")
+        template_effect = "turns reasoning off" if switched else verdict(by_template, "ignored")
         findings.append(Finding("chat_template_kwargs", template_effect, option))
     server.reasoning_off = reasoning_off if switched else {}
     return findings + await _replayed(server, field)
@@ -362,19 +362,19 @@ async def parameters(server: ProbedServer) -> Findings:
     return [
         Finding("sampling parameters", about, {"request.drop_params": dropped} if dropped else {}),
         Finding(UNKNOWN, verdict(unknown, "ignored")),
-        Finding("logprobs", "given" if returned else verdict(logprobs, "ignored")),
+        Finding("logprobs", "returned" if returned else verdict(logprobs, "ignored")),
     ]
 
 
 async def tokens(server: ProbedServer) -> Findings:
     body = {"model": server.fields.get("model"), "messages": [user(HELLO)]}
     count = await count_tokens(counting_methods(server.url, Profile()), body, server.post)
-    return [Finding("counts the tokens of a prompt", "no" if count is None else f"yes: {count}")]
+    return [Finding("counts prompt tokens", "no" if count is None else f"yes: {count}")]
 
 
 async def unknown_model(server: ProbedServer) -> Findings:
     result = await probe_request(server, [user(HELLO)], model="no-such-model")
-    return [Finding("unknown model", verdict(result, "answers all the same"))]
+    return [Finding("unknown model", verdict(result, "answered anyway"))]
 
 
 QUESTIONS: tuple[Callable[[ProbedServer], Awaitable[Findings]], ...] = (
