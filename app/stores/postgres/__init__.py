@@ -169,18 +169,18 @@ class PostgresLog(SQLLog):
         changed, name = asyncio.Event(), f"{run.partition} {run.id}"
         self._waiting[name].add(changed)
         try:
-            while not segments and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            while True:
                 changed.clear()
                 pause = _LISTENING_PAUSE if await self._listen() else _PAUSE
-                if segments := await self._poll(run, after):
-                    break
-                await wait_for_event(changed, min(left, pause))
                 segments = await self._poll(run, after)
+                left = deadline - asyncio.get_running_loop().time()
+                if segments or left <= 0:
+                    return segments
+                await wait_for_event(changed, min(left, pause))
         finally:
             self._waiting[name].discard(changed)
             if not self._waiting[name]:
                 del self._waiting[name]
-        return segments
 
     async def aclose(self) -> None:
         if self._connection is not None:
