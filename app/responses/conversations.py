@@ -56,7 +56,7 @@ class Conversations:
             "created_at": int(time.time()),
             "metadata": dict(metadata or {}),
         }
-        turn = await self._turn(conversation_id, owner, items, {})
+        turn = await self._new_turn(conversation_id, owner, items, {})
         changes = [Change(_partition(conversation_id, owner), {_CONVERSATION: orjson.dumps(conversation)})]
         if turn.input:
             addition, *images = self._added(changes[0].partition, turn)
@@ -116,7 +116,7 @@ class Conversations:
         records = await self._store.all(_partition(conversation_id, owner))
         if _CONVERSATION not in records:
             raise _not_found(conversation_id)
-        turn = await self._turn(conversation_id, owner, items, records)
+        turn = await self._new_turn(conversation_id, owner, items, records)
         if turn.input and not await self._quota.apply(access, *self._added(_partition(conversation_id, owner), turn)):
             raise _not_found(conversation_id)
         return turn.input
@@ -145,7 +145,7 @@ class Conversations:
             rewriting = not all([await self._store.apply(*change) for change in changes if change])
         return conversation
 
-    async def _turn(
+    async def _new_turn(
         self, conversation_id: str, owner: str, items: Sequence[Item], records: Mapping[str, bytes]
     ) -> Turn:
         key = chain_key(conversation_id) or ""
@@ -202,11 +202,11 @@ class Conversations:
         if not name.startswith(_ADDED) or item_id.encode() not in record:
             return []
         turn = await read_records([record], Turn.of, record)
-        left = _without(turn, {item_id})
-        if left == turn:
+        remaining = _without(turn, {item_id})
+        if remaining == turn:
             return []  # the record only mentions the id
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
-        put = {rewritten: left.record()} if left.items else {}
+        put = {rewritten: remaining.record()} if remaining.items else {}
         changes = [Change(partition, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
             images, response_id = images_partition(partition), turn.response["id"]
@@ -223,10 +223,10 @@ class Conversations:
 
 
 async def _turns(records: Mapping[str, bytes]) -> list[Turn]:
-    return await read_records(records.values(), lambda: [*_left(records)])
+    return await read_records(records.values(), lambda: [*_remaining_turns(records)])
 
 
-def _left(records: Mapping[str, bytes]) -> Iterator[Turn]:
+def _remaining_turns(records: Mapping[str, bytes]) -> Iterator[Turn]:
     deleted = {name.removeprefix(_DELETED) for name in records if name.startswith(_DELETED)}
     seen = set()
     for name in sorted(name for name in records if name.startswith(_ADDED)):

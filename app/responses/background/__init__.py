@@ -66,11 +66,11 @@ class Background:
         self._workers: dict[RunKey, RunWorker] = {}
         self._ending: set[RunKey] = set()  # dead workers' runs that this process is ending
         self._renewal: asyncio.Task[None] | None = None
-        self._sweep: asyncio.Task[None] | None = None
+        self._orphan_check: asyncio.Task[None] | None = None
         self._closing = False
 
     def start(self) -> None:
-        self._sweep = asyncio.create_task(self._sweep_periodically())
+        self._orphan_check = asyncio.create_task(self._end_orphans_periodically())
         if self.webhooks:
             self.webhooks.start()
 
@@ -107,7 +107,7 @@ class Background:
         """Whether a run has ended. A run without a live worker is ended first."""
         state = await self._log.state(run)
         if state in ("orphaned", "absent") and run not in self._workers:
-            await self._end_for_worker(run)
+            await self._end_orphan(run)
             state = await self._log.state(run)
         return state in ("ended", "absent")
 
@@ -142,7 +142,7 @@ class Background:
         await self._wait(STOP_TIMEOUT)
         for work in self._workers.values():
             work.release()
-        await end(self._renewal, self._sweep)
+        await end(self._renewal, self._orphan_check)
         await self._wait(STOP_TIMEOUT)
         if self.webhooks:
             await self.webhooks.aclose()
@@ -176,16 +176,16 @@ class Background:
                     if run in self._workers:
                         self._workers[run].apply_claim(claim)
 
-    async def _sweep_periodically(self) -> None:
+    async def _end_orphans_periodically(self) -> None:
         """End dead workers' runs, at random intervals to spread the processes."""
         while True:
             with _logging_errors():
                 for run in await self._log.orphans():
                     with _logging_errors():
-                        await self._end_for_worker(run)
+                        await self._end_orphan(run)
             await asyncio.sleep(self._lease * random.uniform(0.5, 1))
 
-    async def _end_for_worker(self, run: RunKey) -> None:
+    async def _end_orphan(self, run: RunKey) -> None:
         if run in self._workers or run in self._ending:
             return
         self._ending.add(run)
