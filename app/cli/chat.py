@@ -149,7 +149,7 @@ def show(client: ServerClient, console: Console, response_id: str, *, as_json: b
     for fork in chain["forks"]:
         about = f"{fork['id']} continues from {fork['previous_response_id']}: {fork['preview']}"
         _print(console, f"Fork {about}", "dim")
-    _print(console, "\nChat Completions request", "bold")
+    _print(console, "\nBackend request", "bold")
     where = " ".join(filter(None, ("to", translation["backend"], f"({translation['profile']})", translation["url"])))
     _print(console, where, "dim")
     for warning in translation["warnings"]:

@@ -64,7 +64,12 @@ async def test_chat_call_is_shown_and_answered(tmp_path: Path) -> None:
     ]
     status, report, _ = shown
     assert status == 0
-    for part in ("user: What is the weather in Paris?", "[function_call_output] Sunny.", '"role": "tool"'):
+    for part in (
+        "user: What is the weather in Paris?",
+        "[function_call_output] Sunny.",
+        "\nBackend request\n",
+        '"role": "tool"',
+    ):
         assert part in report
 
 
