@@ -37,8 +37,8 @@ class CommandError(click.ClickException):
 
 
 # Control characters and bidirectional marks, with which model output could manipulate the terminal.
-_CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
-_REMOVED = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
+_CONTROLS = {*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)}
+_REMOVED = dict.fromkeys(_CONTROLS - {ord("\n"), ord("\t")})
 
 
 def safe(text: object) -> str:

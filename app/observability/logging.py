@@ -99,7 +99,10 @@ class Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Escapes prevent forged lines and terminal control sequences."""
         time = f"{_second(int(record.created))}.{int(record.created * 1000) % 1000:03d}Z"
-        level, message, trace = record.levelname.lower(), record.getMessage(), self._traceback(record)
+        level, message, trace = record.levelname.lower(), record.getMessage(), ""
+        if (info := record.exc_info) and info[1]:
+            quotes = self._content or not log_context.fields()
+            trace = self.formatException(info) if quotes else _without_messages(info[1])
         extra: dict[str, object] = {**log_context.fields()}
         extra |= {name: value for name, value in record.__dict__.items() if name not in _RECORD_ATTRIBUTES}
         if self._as_json:
@@ -108,12 +111,6 @@ class Formatter(logging.Formatter):
         shown = "".join(f" {name}={_format_value(value)}" for name, value in extra.items())
         line = printable(self._redact(f"{time} {level} {record.name} {message}{shown}"))
         return f"{line}\n{printable(self._redact(trace), keep=chr(10))}" if trace else line
-
-    def _traceback(self, record: logging.LogRecord) -> str:
-        info = record.exc_info
-        if not info or info[1] is None:
-            return ""
-        return self.formatException(info) if self._content or not log_context.fields() else _without_messages(info[1])
 
 
 def secrets_of(settings: Settings) -> list[str]:
