@@ -32,8 +32,9 @@ def _network(address: object) -> IPv4Network | IPv6Network:
         raise ValueError("must be an address or a network, such as 10.0.0.0/8") from None
 
 
+_Text = Annotated[str, Field(min_length=1)]
 Claim = Annotated[str, Field(min_length=1, max_length=200)]
-KeyOfGroup = dict[Annotated[str, Field(min_length=1)], KeyName]
+KeyOfGroup = dict[_Text, KeyName]
 HeaderName = Annotated[str, AfterValidator(_header)]
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
@@ -41,9 +42,9 @@ Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 class JWTSettings(SettingsTable):
     """The table `[auth.jwt]`: verifies bearer tokens (JSON Web Tokens) and maps them to keys and owners."""
 
-    issuer: Annotated[str, Field(min_length=1)]
+    issuer: _Text
     """The token's `iss`, exactly."""
-    audience: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1), BeforeValidator(as_list)]
+    audience: Annotated[list[_Text], Field(min_length=1), BeforeValidator(as_list)]
     """The accepted `aud`: a string or a list. A token must have at least one of them."""
     jwks_url: WebURL | None = None
     """URL of the issuer's public keys."""
