@@ -1,4 +1,4 @@
-"""Tables in the settings, objects named by import path, optional dependencies, and messages for invalid values."""
+"""Objects named by import path, optional dependencies, and messages for values that fail validation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict
-
-
-class SettingsTable(BaseModel):
-    """A table in the TOML file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def import_object(name: str, table: Mapping[str, str] | None = None) -> Any:

@@ -34,7 +34,7 @@ from app.core.access import digest_of
 from app.core.http import is_loopback
 from app.core.prices import Price, PriceList
 from app.core.types import JSONObject
-from app.loading import SettingsTable, describe, require_packages
+from app.loading import describe, require_packages
 from app.settings.auth import AuthSettings, JWTSettings, ProxySettings
 from app.settings.backend import BackendSettings, merged_profile, with_default_url
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
@@ -60,7 +60,7 @@ from app.settings.validation import (
     decode_json,
 )
 from app.settings.webhooks import HookSettings, WebhookSettings
-from app.tools import ToolLimits
+from app.tools import SettingsTable, ToolLimits
 
 __all__ = ["BackendSettings", "Settings", "SettingsError", "load_settings"]
 

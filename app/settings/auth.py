@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from app.loading import SettingsTable
 from app.settings.keys import KeyName
 from app.settings.validation import WebURL, as_list
+from app.tools import SettingsTable
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CREDENTIAL_HEADERS = {"authorization", "x-api-key", "api-key", "cookie"}

@@ -23,7 +23,7 @@ from app.backends import PASSTHROUGH
 from app.backends.apis import check_api
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
-from app.loading import SettingsTable, describe
+from app.loading import describe
 from app.settings.loading import suggestion, variable
 from app.settings.validation import (
     ApiKey,
@@ -35,6 +35,7 @@ from app.settings.validation import (
     check_backend_url,
     check_header_value,
 )
+from app.tools import SettingsTable
 
 
 def _names(options: Mapping[str, object]) -> Iterator[str]:

@@ -21,10 +21,10 @@ from pydantic import (
 
 from app.core.access import BudgetLimit, digest_of
 from app.core.prices import NANO, Price
-from app.loading import SettingsTable
 from app.settings.loading import variable
 from app.settings.validation import Bytes, as_list, check_header_value, matching
 from app.stores.keys import StoredKey
+from app.tools import SettingsTable
 
 KEY_PREFIX = "sk-antiphon-"  # logs redact strings with this prefix
 ID_PREFIX = "settings:"  # of the API's key ids

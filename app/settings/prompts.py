@@ -9,8 +9,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from app.core.prompt_template import PROMPT_ID, Prompts, PromptTemplate
-from app.loading import SettingsTable, describe
+from app.loading import describe
 from app.settings.loading import SettingsError, suggestion
+from app.tools import SettingsTable
 
 SUFFIXES = (".md", ".txt", ".toml")
 MAX_TEMPLATE_BYTES = 1_000_000

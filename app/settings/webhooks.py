@@ -15,9 +15,9 @@ from pydantic import (
     model_validator,
 )
 
-from app.loading import SettingsTable
 from app.settings.loading import variable
 from app.settings.validation import WebURL
+from app.tools import SettingsTable
 
 WebhookEvent = Literal[
     "response.completed",

@@ -46,6 +46,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
+from pydantic import BaseModel, ConfigDict
+
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types import JSONObject, Usage, frozen
 from app.core.types.hosted import HostedFunction as HostedFunction
@@ -68,6 +70,12 @@ TOOLS: dict[str, str] = {
 NAMED_TYPES = frozenset({"mcp"})
 
 OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]
+
+
+class SettingsTable(BaseModel):
+    """A table in the TOML file, of a tool or another part of the server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

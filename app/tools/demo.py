@@ -13,8 +13,18 @@ from dataclasses import replace
 from pydantic import Field
 
 from app.core.types.request import Item
-from app.loading import SettingsTable
-from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import (
+    Declaration,
+    HostedFunction,
+    HostedTool,
+    Outcome,
+    Report,
+    SettingsTable,
+    Source,
+    ToolCall,
+    ToolHost,
+    ToolSession,
+)
 
 DEMO_LABEL = "demo"
 _RIGHTS = (f"mcp:{DEMO_LABEL}", "mcp", "demo")

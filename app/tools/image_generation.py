@@ -20,7 +20,6 @@ from app.core.types.content import IMAGES
 from app.core.types.request import Item
 from app.core.usage import image_usage, request_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
-from app.loading import SettingsTable
 from app.runtime.outbound import why_no_answer
 from app.tools import (
     CallFailed,
@@ -29,6 +28,7 @@ from app.tools import (
     HostedTool,
     Outcome,
     Report,
+    SettingsTable,
     ToolCall,
     ToolHost,
     ToolSession,

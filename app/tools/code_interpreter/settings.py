@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
-from app.loading import SettingsTable
+from app.tools import SettingsTable
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 

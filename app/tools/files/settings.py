@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import ByteSize, Field, ValidationInfo, field_validator
 
-from app.loading import SettingsTable, require_packages
+from app.loading import require_packages
 from app.storage.object_storage import read_object_url
+from app.tools import SettingsTable
 from app.tools.files import FILE_STORES
 from app.tools.validation import read_table
 

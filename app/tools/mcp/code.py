@@ -15,8 +15,18 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from app.core.types.request import Item
 from app.errors import InvalidRequest
-from app.loading import SettingsTable, require_packages
-from app.tools import Declaration, HostedFunction, HostedTool, Outcome, Report, ToolCall, ToolHost, text_parameters
+from app.loading import require_packages
+from app.tools import (
+    Declaration,
+    HostedFunction,
+    HostedTool,
+    Outcome,
+    Report,
+    SettingsTable,
+    ToolCall,
+    ToolHost,
+    text_parameters,
+)
 from app.tools.mcp import server_address
 from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools

@@ -23,7 +23,7 @@ from pydantic import (
 
 from app.core.access import hash_of
 from app.core.types import JSONMapping, JSONObject
-from app.loading import SettingsTable
+from app.tools import SettingsTable
 from app.tools.guard import URL_NOT_ALLOWED, AddressPolicy, OutboundRefused, URLPattern, checked_url, urls_equivalent
 from app.tools.validation import read_table
 

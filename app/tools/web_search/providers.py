@@ -10,9 +10,9 @@ import httpx
 from pydantic import Field, SecretStr, field_validator
 
 from app.core.types import JSONMapping, JSONObject
-from app.loading import SettingsTable, require_packages
+from app.loading import require_packages
 from app.runtime.outbound import why_no_answer
-from app.tools import CallFailed
+from app.tools import CallFailed, SettingsTable
 from app.tools.guard import GuardedTransport
 
 MAX_ANSWER_BYTES = 8_000_000  # per search response; Tavily and Exa return page texts
