@@ -35,36 +35,31 @@ _TYPES = {"web_search_": "web_search", "web_fetch_": "web_search", "code_executi
 
 def hosted_item(use: JSONMapping, result: JSONMapping) -> JSONObject | None:
     """`result` is {} if missing. None for an unknown tool."""
-    if use["type"] == "mcp_tool_use":
-        fields: JSONObject | None = _mcp_call(use, result)
-    else:
-        read = _ITEMS.get(use["name"])
-        fields = read(json_object(use["input"]), result) if read else None
-    return None if fields is None else {"id": use["id"], "status": _status(result), **fields}
+    read = _mcp_call if use["type"] == "mcp_tool_use" else _ITEMS.get(use["name"])
+    return {"id": use["id"], "status": _status(result), **read(use, result)} if read else None
 
 
 def _status(result: JSONMapping) -> str:
     if not result:
         return "incomplete"
-    failed = result.get("is_error") is True or json_text(json_object(result.get("content")).get("type")).endswith(
-        "_error"
-    )
-    return "failed" if failed else "completed"
+    content_type = json_text(json_object(result.get("content")).get("type"))
+    return "failed" if result.get("is_error") is True or content_type.endswith("_error") else "completed"
 
 
-def _search(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
-    return {"type": "web_search_call", "action": {"type": "search", "query": json_text(arguments.get("query"))}}
-
-
-def _fetch(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
-    action = {"type": "open_page", "url": json_text(arguments.get("url"))}
-    if pattern := json_text(arguments.get("pattern")):
-        action |= {"type": "find_in_page", "pattern": pattern}
+def _web_call(use: JSONMapping, result: JSONMapping) -> JSONObject:
+    arguments = use["input"]
+    url, pattern = json_text(arguments.get("url")), json_text(arguments.get("pattern"))
+    if use["name"] == "web_search":
+        action = {"type": "search", "query": json_text(arguments.get("query"))}
+    elif pattern:
+        action = {"type": "find_in_page", "url": url, "pattern": pattern}
+    else:
+        action = {"type": "open_page", "url": url}
     return {"type": "web_search_call", "action": action}
 
 
-def _execution(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
-    content = json_object(result.get("content"))
+def _code_call(use: JSONMapping, result: JSONMapping) -> JSONObject:
+    arguments, content = use["input"], json_object(result.get("content"))
     logs = "\n".join(filter(None, (json_text(content.get("stdout")), json_text(content.get("stderr")))))
     code = arguments.get("code") or arguments.get("command")  # `command` in `bash_code_execution`
     return {
@@ -94,11 +89,11 @@ def _mcp_call(use: JSONMapping, result: JSONMapping) -> JSONObject:
 
 
 _ITEMS: dict[str, Callable[[JSONMapping, JSONMapping], JSONObject]] = {
-    "web_search": _search,
-    "web_fetch": _fetch,
-    "code_execution": _execution,
-    "bash_code_execution": _execution,
-    "text_editor_code_execution": _execution,
+    "web_search": _web_call,
+    "web_fetch": _web_call,
+    "code_execution": _code_call,
+    "bash_code_execution": _code_call,
+    "text_editor_code_execution": _code_call,
 }
 
 
@@ -166,8 +161,14 @@ def _code_blocks(item: Item) -> list[JSONObject]:
     return [_use(item, "code_execution", code), _result(item, "code_execution", content)]
 
 
+_UNAPPROVED = (
+    "Error: This call requires an approval, which clients of the Messages API cannot give, so it was not made."
+)
+
+
 def _mcp_blocks(item: Item) -> list[JSONObject]:
-    text = mcp_result(item)
+    """A request for approval becomes a failed call: the API has no approvals."""
+    text = _UNAPPROVED if item["type"] == "mcp_approval_request" else mcp_result(item)
     use = {
         "type": "mcp_tool_use",
         "id": item["id"],
@@ -181,20 +182,11 @@ def _mcp_blocks(item: Item) -> list[JSONObject]:
     return [use, result]
 
 
-_UNAPPROVED = "This call requires an approval, which clients of the Messages API cannot give, so it was not made."
-
-
-def _approval_blocks(item: Item) -> list[JSONObject]:
-    """Show a request for approval as a failed call: the API has no approvals."""
-    error = {"content": [{"type": "text", "text": _UNAPPROVED}]}
-    return _mcp_blocks({**item, "error": error})
-
-
 _BLOCKS: Mapping[str, Callable[[Item], list[JSONObject]]] = {
     "web_search_call": _web_blocks,
     "code_interpreter_call": _code_blocks,
     "mcp_call": _mcp_blocks,
-    "mcp_approval_request": _approval_blocks,
+    "mcp_approval_request": _mcp_blocks,
 }
 
 

@@ -47,7 +47,7 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
     warnings = Warnings()
     tools = ToolReader(warnings)
     tool_fields = tools.read(request.tools, request.mcp_servers, request.tool_choice)
-    reader = _ItemReader(warnings, short_name)
+    reader = _ItemReader(warnings)
     instructions = _read_system(request, reader)
     for index, message in enumerate(request.messages):
         reader.read(index, message)
@@ -200,12 +200,10 @@ class _ItemReader:
     A message with calls, results or thinking becomes several items, in block order.
     """
 
-    def __init__(self, warnings: Warnings, called: Callable[[str], str]) -> None:
-        """`called` maps a tool name to its declared function name."""
+    def __init__(self, warnings: Warnings) -> None:
         self.items: list[JSONObject] = []
         self.client_paths: dict[str, str] = {}
         self._warnings = warnings
-        self._called = called
         self._parts: list[JSONObject] = []  # in the current message
         self._part_paths: list[str] = []
         self._results: dict[str, JSONObject] = {}  # by call id, in the current message
@@ -261,13 +259,8 @@ class _ItemReader:
         self.items.append(item)
 
     def _tool_use(self, block: JSONObject) -> JSONObject:
-        name = self._called(block["name"])
-        return {
-            "type": "function_call",
-            "call_id": block["id"],
-            "name": name,
-            "arguments": to_json(block["input"]),
-        }
+        name, arguments = short_name(block["name"]), to_json(block["input"])
+        return {"type": "function_call", "call_id": block["id"], "name": name, "arguments": arguments}
 
     def _hosted_use(self, block: JSONObject) -> JSONObject | None:
         item = hosted_item(block, self._results.get(block["id"], {}))
@@ -300,38 +293,33 @@ class _ItemReader:
                 parts.insert(0, {"type": "input_text", "text": _as_error("")})
         return parts
 
-    def _thinking(self, block: JSONObject) -> JSONObject | None:
-        text, signature = block["thinking"], json_text(block.get("signature"))
+    def _reasoning(self, block: JSONObject) -> JSONObject | None:
+        """Drops a foreign signature; None if nothing remains."""
+        is_redacted = block["type"] == "redacted_thinking"
+        text = "" if is_redacted else block["thinking"]
+        signature = block["data"] if is_redacted else json_text(block.get("signature"))
         item: JSONObject = {"type": "reasoning", "summary": []}
         if text:
             item["content"] = [{"type": "reasoning_text", "text": text}]
-        return self._signed(item, signature) or (item if text else None)
-
-    def _redacted(self, block: JSONObject) -> JSONObject | None:
-        return self._signed({"type": "reasoning", "summary": []}, block["data"])
-
-    def _signed(self, item: JSONObject, signature: str) -> JSONObject | None:
-        """None for a foreign signature."""
         if signature.startswith(CONTENT_MARK):
             return {**item, "encrypted_content": signature, FROM_SIGNATURE: True}
         if signature:
             self._warnings.add(FOREIGN_THINKING)
-        return None
+        return item if text else None
 
     def _summary(self, block: JSONObject) -> JSONObject | None:
         text = json_text(block.get("content"))
-        return {"type": "message", "role": "user", "content": f"{_SUMMARY}\n\n{text}"} if text else None
+        content = f"Summary of the conversation so far:\n\n{text}"
+        return {"type": "message", "role": "user", "content": content} if text else None
 
-
-_SUMMARY = "Summary of the conversation so far:"
 
 _ITEMS: dict[str, Callable[[_ItemReader, JSONObject], JSONObject | None]] = {
     "tool_use": _ItemReader._tool_use,
     "server_tool_use": _ItemReader._hosted_use,
     "mcp_tool_use": _ItemReader._hosted_use,
     "tool_result": _ItemReader._tool_result,
-    "thinking": _ItemReader._thinking,
-    "redacted_thinking": _ItemReader._redacted,
+    "thinking": _ItemReader._reasoning,
+    "redacted_thinking": _ItemReader._reasoning,
     "compaction": _ItemReader._summary,
 }
 
