@@ -24,10 +24,9 @@ class ChatWriter:
         self._include_usage, self._metadata = include_usage, metadata
         self._head: JSONObject = {}
         self._before = self._after = b""  # a chunk's bytes before and after its delta
-        self._content = _Joined()
-        self._reasoning = _Joined()
+        self._last_parts: dict[str, object] = {}  # of the last texts, by field
         self._images = 0
-        self._calls: dict[str, int] = {}  # by item id
+        self._calls: dict[str, tuple[int, str, str]] = {}  # index, type and argument field, by item id
 
     def _chunk(self, *choices: JSONObject) -> JSONObject:
         usage = {"usage": None} if self._include_usage else {}
@@ -40,6 +39,12 @@ class ChatWriter:
     def _delta(self, delta: JSONObject) -> bytes:
         return self._before + dumps(delta) + self._after
 
+    def _separated(self, field: str, part: object, text: str) -> str:
+        """Insert an empty line between a field's texts from different parts."""
+        last = self._last_parts.get(field, part)
+        self._last_parts[field] = part
+        return text if last == part else _BETWEEN + text
+
     def _created(self, event: Event) -> bytes:
         self._head = _head(event["response"], "chat.completion.chunk")
         chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
@@ -47,7 +52,7 @@ class ChatWriter:
         return self._delta({"role": "assistant", "content": ""})
 
     def _text(self, event: JSONMapping) -> bytes:
-        text = self._content.add(event["item_id"], event["delta"])
+        text = self._separated("content", event["item_id"], event["delta"])
         if not (logprobs := event.get("logprobs")):
             return self._delta({"content": text})
         choice = {"index": 0, "delta": {"content": text}, "logprobs": _logprobs(logprobs), "finish_reason": None}
@@ -58,16 +63,17 @@ class ChatWriter:
 
     def _thought(self, event: JSONMapping) -> bytes:
         part = event["item_id"], event.get("summary_index"), event.get("content_index")
-        return self._delta({"reasoning_content": self._reasoning.add(part, event["delta"])})
+        return self._delta({"reasoning_content": self._separated("reasoning_content", part, event["delta"])})
 
     def _item_added(self, event: Event) -> bytes:
         item = event["item"]
         if item["type"] == "mcp_approval_request":
-            return self._delta({"content": self._content.add(item["id"], _unapproved(item))})
-        if (call := _CALLS.get(item["type"])) is None:
+            return self._delta({"content": self._separated("content", item["id"], _unapproved(item))})
+        if item["type"] not in _CALLS:
             return b""
-        index = self._calls[item["id"]] = len(self._calls)
-        return self._delta({"tool_calls": [{"index": index, **call(item)}]})
+        index = len(self._calls)
+        self._calls[item["id"]] = index, *_CALLS[item["type"]]
+        return self._delta({"tool_calls": [{"index": index, **_call(item)}]})
 
     def _item_done(self, event: Event) -> bytes:
         if (image := _image(event["item"])) is None:
@@ -75,13 +81,9 @@ class ChatWriter:
         index, self._images = self._images, self._images + 1
         return self._delta({"images": [{"index": index, **image}]})
 
-    def _arguments(self, event: JSONMapping) -> bytes:
-        function = {"arguments": event["delta"]}
-        return self._delta({"tool_calls": [{"index": self._calls[event["item_id"]], "function": function}]})
-
-    def _input(self, event: JSONMapping) -> bytes:
-        custom = {"input": event["delta"]}
-        return self._delta({"tool_calls": [{"index": self._calls[event["item_id"]], "custom": custom}]})
+    def _call_delta(self, event: JSONMapping) -> bytes:
+        index, kind, field = self._calls[event["item_id"]]
+        return self._delta({"tool_calls": [{"index": index, kind: {field: event["delta"]}}]})
 
     def end(self, response: Response, stop_sequence: str | None = None) -> bytes:
         frames = []
@@ -103,7 +105,7 @@ class ChatWriter:
             message["reasoning_content"] = reasoning
         if images := [image for item in output if (image := _image(item))]:
             message["images"] = images
-        if calls := [call(item) for item in output if (call := _CALLS.get(item["type"]))]:
+        if calls := [_call(item) for item in output if item["type"] in _CALLS]:
             message["tool_calls"] = calls
         choice = {
             "index": 0,
@@ -128,8 +130,8 @@ class ChatWriter:
         "response.reasoning_summary_text.delta": _thought,
         "response.output_item.added": _item_added,
         "response.output_item.done": _item_done,
-        "response.function_call_arguments.delta": _arguments,
-        "response.custom_tool_call_input.delta": _input,
+        "response.function_call_arguments.delta": _call_delta,
+        "response.custom_tool_call_input.delta": _call_delta,
     }
 
 
@@ -142,30 +144,13 @@ def _head(response: Response, kind: str) -> JSONObject:
     }
 
 
-class _Joined:
-    """An empty line separates texts from different parts."""
-
-    def __init__(self) -> None:
-        self._last: object = None  # part of the last text
-
-    def add(self, part: object, text: str) -> str:
-        last, self._last = self._last, part
-        return text if last in (None, part) else _BETWEEN + text
+# By item type: the call's type, and the field with its arguments.
+_CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 
 
-def _function_call(item: Item) -> JSONObject:
-    function = {"name": item["name"], "arguments": item["arguments"]}
-    return {"id": item["call_id"], "type": "function", "function": function}
-
-
-def _custom_call(item: Item) -> JSONObject:
-    return {"id": item["call_id"], "type": "custom", "custom": {"name": item["name"], "input": item["input"]}}
-
-
-_CALLS: Mapping[str, Callable[[Item], JSONObject]] = {
-    "function_call": _function_call,
-    "custom_tool_call": _custom_call,
-}
+def _call(item: JSONMapping) -> JSONObject:
+    kind, field = _CALLS[item["type"]]
+    return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], field: item[field]}}
 
 
 def _unapproved(item: Item) -> str:
