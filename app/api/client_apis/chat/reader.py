@@ -307,14 +307,13 @@ def _flat_choice(choice: JSONMapping) -> JSONObject:
 
 
 _FUNCTION_CALL = record("FunctionCall", name=NonEmpty, arguments=str | None)
-_CALLS = {
+_CALL_TYPES = {
     "function": record("FunctionToolCall", id=NonEmpty, type=Literal["function"] | None, function=_FUNCTION_CALL),
     "custom": record("CustomToolCall", id=NonEmpty, custom=record("CustomCall", name=NonEmpty, input=Text)),
 }
-
-
-def _call_tag(call: object) -> str:
-    return "<custom>" if isinstance(call, dict) and call.get("type") == "custom" else "<function>"
+_CALL = Tagged(
+    lambda call: "<custom>" if isinstance(call, dict) and call.get("type") == "custom" else "<function>", _CALL_TYPES
+)
 
 
 _MESSAGES = {
@@ -322,7 +321,7 @@ _MESSAGES = {
         "AssistantMessage",
         content=Any | None,
         refusal=Text | None,
-        tool_calls=list[Annotated[Any, Tagged(_call_tag, _CALLS)]] | None,
+        tool_calls=list[Annotated[Any, _CALL]] | None,
         function_call=_FUNCTION_CALL | None,
         reasoning_content=Text | None,
     ),

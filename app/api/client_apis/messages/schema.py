@@ -61,7 +61,7 @@ _BLOCKS = {
 _CONTENT = Annotated[Any, text_or(Annotated[Any, by_type(_BLOCKS, _UNKNOWN)])]
 _MESSAGE = record("Message", role=Literal["user", "assistant", "system"], content=_CONTENT)
 
-_TOOLS = {
+_TOOL_TYPES = {
     "custom": record(
         "CustomTool",
         type=Literal["custom"] | None,
@@ -86,10 +86,10 @@ _TOOLS = {
 }
 
 
-def _tool_tag(tool: object) -> str:
-    return "<other>" if isinstance(tool, dict) and tool.get("type") not in (None, "custom") else "<custom>"
-
-
+_TOOL = Tagged(
+    lambda tool: "<other>" if isinstance(tool, dict) and tool.get("type") not in (None, "custom") else "<custom>",
+    _TOOL_TYPES,
+)
 _TOOL_CHOICE = record(
     "ToolChoice",
     type=Literal["auto", "any", "tool", "none"],
@@ -121,7 +121,7 @@ class MessagesRequest(RequestBody):
     messages: Annotated[list[Annotated[Any, validated_as(_MESSAGE)]], Field(min_length=1)]
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None  # required by Anthropic, not by backend models
     system: Annotated[Any, text_or(_TEXT)] | None = None
-    tools: list[Annotated[Any, Tagged(_tool_tag, _TOOLS)]] = Field(default_factory=list)
+    tools: list[Annotated[Any, _TOOL]] = Field(default_factory=list)
     tool_choice: Annotated[Any, validated_as(_TOOL_CHOICE)] | None = None
     mcp_servers: list[Annotated[Any, validated_as(_MCP_SERVER)]] = Field(default_factory=list)
     stop_sequences: list[str] = Field(default_factory=list)
@@ -131,8 +131,7 @@ class MessagesRequest(RequestBody):
     top_k: Integer | None = None
     thinking: Annotated[Any, validated_as(_THINKING)] | None = None
     output_config: Annotated[Any, validated_as(_OUTPUT_CONFIG)] | None = None
-    output_format: Annotated[Any, validated_as(_OUTPUT_FORMAT)] | None = (
-        None  # the earlier form of `output_config.format`
-    )
+    # The earlier form of `output_config.format`.
+    output_format: Annotated[Any, validated_as(_OUTPUT_FORMAT)] | None = None
     metadata: Annotated[Any, validated_as(_METADATA)] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
