@@ -32,6 +32,26 @@ class TranslatedRequest(NamedTuple):
     read: ClientRequest
     body: CreateResponse
 
+    async def respond(
+        self, api: APIDependencies, request: Request, caller: Caller, admission: Admission
+    ) -> HTTPResponse:
+        claim: KeyClaim | None = None
+        if key := request.headers.get(idempotency.HEADER):
+            claimed = await api.idempotency.claim(caller.owner, key, idempotency.digest(self.fields))
+            if isinstance(claimed, str):
+                raise idempotency.not_stored()  # unstored responses cannot be sent again
+            claim = claimed
+        answer = _Answer(self, request.scope, api, replace(caller, dialect=TRANSLATED), claim)
+        response = answer.respond(request.scope, request.receive, self.body, admission)
+        return await (respond_once(claim, response) if claim else response)
+
+    async def count_tokens(self, api: APIDependencies, caller: Caller) -> HTTPResponse:
+        client, read = self.client, self.read
+        assert client.counted
+        count, exact = await Inspection(api.responses).count_tokens(self.body, caller)
+        headers = {} if exact else {"x-antiphon-estimated": "true"}
+        return json_response(client.counted(count), {**headers, **warning_headers(read.warnings), **client.headers()})
+
 
 def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
     """
@@ -57,36 +77,6 @@ def read_client_request(client: ClientAPI, fields: JSONObject, headers: Mapping[
         return TranslatedRequest(client, fields, read, create_request(read))
     except APIError as error:
         raise renamed_error(error, read.client_paths) from error.__cause__
-
-
-async def translated(
-    api: APIDependencies, translated_request: TranslatedRequest, request: Request, caller: Caller, admission: Admission
-) -> HTTPResponse:
-    _, fields, read, body = translated_request
-    caller = replace(caller, dialect=TRANSLATED)
-    try:
-        claim: KeyClaim | None = None
-        if key := request.headers.get(idempotency.HEADER):
-            claimed = await api.idempotency.claim(caller.owner, key, idempotency.digest(fields))
-            if isinstance(claimed, str):
-                raise idempotency.not_stored()  # unstored responses cannot be sent again
-            claim = claimed
-        answer = _Answer(translated_request, request.scope, api, caller, claim)
-        response = answer.respond(request.scope, request.receive, body, admission)
-        return await (respond_once(claim, response) if claim else response)
-    except APIError as error:
-        raise renamed_error(error, read.client_paths) from error.__cause__
-
-
-async def counted(api: APIDependencies, translated_request: TranslatedRequest, caller: Caller) -> HTTPResponse:
-    client, _, read, body = translated_request
-    assert client.counted
-    try:
-        count, exact = await Inspection(api.responses).count_tokens(body, caller)
-    except APIError as error:
-        raise renamed_error(error, read.client_paths) from error.__cause__
-    headers = {} if exact else {"x-antiphon-estimated": "true"}
-    return json_response(client.counted(count), {**headers, **warning_headers(read.warnings), **client.headers()})
 
 
 def create_request(read: ClientRequest) -> CreateResponse:

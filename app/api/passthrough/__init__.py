@@ -19,8 +19,8 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.auth import header_values
-from app.api.client_apis import CLIENT_APIS, client_api
-from app.api.client_apis.translation import TranslatedRequest, counted, is_translated, read_client_request, translated
+from app.api.client_apis import CLIENT_APIS, client_api, renamed_error
+from app.api.client_apis.translation import TranslatedRequest, is_translated, read_client_request
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_event, shutdown_error
 from app.api.openapi import ANTHROPIC_ERRORS, ERRORS
@@ -182,10 +182,14 @@ class Passthrough:
             return
         if isinstance(created, CreateResponse):
             response = await Answer(api, caller).respond(scope, receive, created, admission)
-        elif self._endpoint.free:
-            response = await counted(api, created, caller)
         else:
-            response = await translated(api, created, request, caller, admission)
+            try:
+                if self._endpoint.free:
+                    response = await created.count_tokens(api, caller)
+                else:
+                    response = await created.respond(api, request, caller, admission)
+            except APIError as error:
+                raise renamed_error(error, created.read.client_paths) from error.__cause__
         await response(scope, receive, send)
 
     def _read(
