@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from app.errors import APIError, InvalidRequest
 from app.tools.files import Page
@@ -20,24 +19,25 @@ def parse_whole_number(text: str) -> int | None:
 Limit = Annotated[int, Query(ge=1, le=100)]
 Order = Annotated[Literal["asc", "desc"], Query(description="by the time of creation")]
 After = Annotated[str | None, Query(description="the id of the entry to list from")]
+Before = Annotated[str | None, Query(description="the id of the entry to list up to")]
 
 
-@dataclass
-class PageQuery:
-    limit: Limit = 20
-    order: Order = "desc"
-    after: After = None
-    before: Annotated[str | None, Query(description="the id of the entry to list up to")] = None
-
-    def page(self) -> Page:
-        return Page(min(self.limit, 100), self.order == "desc", self.after or None, self.before or None)
+async def _page(limit: Limit = 20, order: Order = "desc", after: After = None, before: Before = None) -> Page:
+    return Page(limit, order == "desc", after or None, before or None)
 
 
-@dataclass
-class ItemsQuery(PageQuery):
-    """The Agents SDK requests any number of a conversation's items, and continues after the last item."""
+async def _items_page(
+    limit: Annotated[int, Query(ge=1, description="values above 100 count as 100")] = 20,
+    order: Order = "desc",
+    after: After = None,
+    before: Before = None,
+) -> Page:
+    return await _page(min(limit, 100), order, after, before)
 
-    limit: Annotated[int, Query(ge=1, description="values above 100 count as 100")] = 20
+
+PageQuery = Annotated[Page, Depends(_page)]
+# The Agents SDK requests any number of a conversation's items, and continues after the last item.
+ItemsQuery = Annotated[Page, Depends(_items_page)]
 
 
 def page_of_items(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -24,7 +24,6 @@ from app.tools.code_interpreter.settings import MemoryLimit
 from app.tools.code_interpreter.skills import DeclaredSkills
 
 _TOOLS = ("code_interpreter", "shell")  # with containers
-_PageParameters = Annotated[PageQuery, Depends(PageQuery)]
 
 
 class ContainerExpiry(RequestBody):
@@ -74,8 +73,8 @@ def container_routes(api: APIDependencies, containers: Containers) -> APIRouter:
         return json_response(container.resource())
 
     @router.get("/containers", summary="List containers")
-    async def listed(query: _PageParameters, name: str | None = None, owner: str = owner_of) -> Response:
-        return json_response(page_of_items(await containers.list(owner, name), query.page()))
+    async def listed(page: PageQuery, name: str | None = None, owner: str = owner_of) -> Response:
+        return json_response(page_of_items(await containers.list(owner, name), page))
 
     @router.get("/containers/{container_id}", summary="Retrieve a container")
     async def retrieve(container_id: str, owner: str = owner_of) -> Response:
@@ -101,8 +100,8 @@ def _add_files(router: APIRouter, api: APIDependencies, containers: Containers) 
         return json_response(await containers.copy_upload(container, body.file_id))
 
     @router.get("/containers/{container_id}/files", summary="List the files of a container")
-    async def listed(container_id: str, query: _PageParameters, owner: str = owner_of) -> Response:
-        return json_response(page_of_items(await containers.files(owner, container_id), query.page()))
+    async def listed(container_id: str, page: PageQuery, owner: str = owner_of) -> Response:
+        return json_response(page_of_items(await containers.files(owner, container_id), page))
 
     @router.get("/containers/{container_id}/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(container_id: str, file_id: str, owner: str = owner_of) -> Response:

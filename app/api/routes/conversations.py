@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
@@ -23,20 +23,16 @@ from app.tools.files import Page
 Items = Annotated[list[InputItem], Field(max_length=20)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow", defer_build=True)
-
-
-class CreateConversation(_Body):
+class CreateConversation(BaseModel, extra="allow", defer_build=True):
     items: Items | None = None
     metadata: Metadata | None = None
 
 
-class UpdateConversation(_Body):
+class UpdateConversation(BaseModel, extra="allow", defer_build=True):
     metadata: Metadata | None
 
 
-class CreateItems(_Body):
+class CreateItems(BaseModel, extra="allow", defer_build=True):
     items: Items
 
 
@@ -82,12 +78,10 @@ def routes(api: APIDependencies) -> APIRouter:
         return json_response(_page(added, Page(limit=100, descending=False)))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")
-    async def items(
-        conversation_id: str, query: Annotated[ItemsQuery, Depends(ItemsQuery)], owner: str = owner_of
-    ) -> Response:
+    async def items(conversation_id: str, page: ItemsQuery, owner: str = owner_of) -> Response:
         all_items, images = await conversations.items(conversation_id, owner)
-        page = _page(all_items, query.page())
-        return json_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
+        listed = _page(all_items, page)
+        return json_response({**listed, "data": [await images.add_to(item) for item in listed["data"]]})
 
     @router.get("/conversations/{conversation_id}/items/{item_id}", summary="Retrieve an item of a conversation")
     async def item(conversation_id: str, item_id: str, owner: str = owner_of) -> Response:

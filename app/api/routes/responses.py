@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -75,11 +75,9 @@ def routes(api: APIDependencies) -> APIRouter:
         return json_response(await stored.cancel(response_id, caller))
 
     @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
-    async def input_items(
-        response_id: str, query: Annotated[PageQuery, Depends(PageQuery)], caller: Caller = caller_of
-    ) -> Response:
+    async def input_items(response_id: str, page: PageQuery, caller: Caller = caller_of) -> Response:
         items = await stored.input_items(response_id, caller)
-        return json_response(page_of_items(items, query.page()))
+        return json_response(page_of_items(items, page))
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request, caller: Caller = caller_of) -> Response:

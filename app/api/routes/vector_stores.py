@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.api.dependencies import APIDependencies
@@ -23,7 +23,6 @@ from app.tools.files.vector_stores.requests import (
     UpdateVectorStore,
 )
 
-PageParameters = Annotated[PageQuery, Depends(PageQuery)]
 Status = Annotated[
     str | None, Query(alias="filter", description="only files that are in_progress, completed, failed or cancelled")
 ]
@@ -39,8 +38,8 @@ def routes(api: APIDependencies, stores: VectorStores) -> APIRouter:
         return json_response(await stores.create(caller.owner, body, caller.access))
 
     @router.get("/vector_stores", summary="List vector stores")
-    async def listed(query: PageParameters, owner: str = owner_of) -> Response:
-        return json_response(await stores.list(owner, query.page()))
+    async def listed(page: PageQuery, owner: str = owner_of) -> Response:
+        return json_response(await stores.list(owner, page))
 
     @router.get("/vector_stores/{vector_store_id}", summary="Retrieve a vector store")
     async def retrieve(vector_store_id: str, owner: str = owner_of) -> Response:
@@ -88,10 +87,8 @@ def _add_files(router: APIRouter, api: APIDependencies, stores: VectorStores) ->
         return json_response(await stores.add_file(caller.owner, vector_store_id, body, caller.access))
 
     @router.get("/vector_stores/{vector_store_id}/files", summary="List the files of a vector store")
-    async def listed(
-        vector_store_id: str, query: PageParameters, status: Status = None, owner: str = owner_of
-    ) -> Response:
-        return json_response(await stores.files(owner, vector_store_id, query.page(), status))
+    async def listed(vector_store_id: str, page: PageQuery, status: Status = None, owner: str = owner_of) -> Response:
+        return json_response(await stores.files(owner, vector_store_id, page, status))
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}", summary="Retrieve a file of a vector store")
     async def retrieve(vector_store_id: str, file_id: str, owner: str = owner_of) -> Response:
@@ -137,6 +134,6 @@ def _add_batches(router: APIRouter, api: APIDependencies, stores: VectorStores) 
 
     @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}/files", summary="List the files of a batch")
     async def files(
-        vector_store_id: str, batch_id: str, query: PageParameters, status: Status = None, owner: str = owner_of
+        vector_store_id: str, batch_id: str, page: PageQuery, status: Status = None, owner: str = owner_of
     ) -> Response:
-        return json_response(await stores.files(owner, vector_store_id, query.page(), status, batch_id))
+        return json_response(await stores.files(owner, vector_store_id, page, status, batch_id))
