@@ -28,12 +28,14 @@ class FormPart:
 
 
 class FormReader:
-    """Subclasses process the parts."""
+    """Collects `chunks`, with their parts, in each `parse`. A subclass can process them instead."""
 
     def __init__(self, boundary: bytes, max_parts: int = MAX_PARTS) -> None:
         self.ended = False
         self._max_parts = max_parts
         self._parts = 0
+        self._part = FormPart("", None)
+        self.chunks: list[tuple[FormPart, bytes]] = []  # a part starts with an empty chunk
         self.size = 0  # bytes parsed in earlier calls
         self._header = self._value = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -54,15 +56,17 @@ class FormReader:
 
     def on_part(self, part: FormPart, start: int) -> None:
         """The content begins at `start`, in bytes from the form's start."""
-        raise NotImplementedError
+        self._part = part
+        self.chunks.append((part, b""))
 
     def on_data(self, data: bytes) -> None:
-        raise NotImplementedError
+        self.chunks.append((self._part, data))
 
     def on_part_end(self) -> None: ...
 
     def parse(self, data: bytes) -> None:
         """Raises `InvalidRequest`."""
+        self.chunks = []
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -101,44 +105,22 @@ class FormReader:
         self.ended = True
 
 
-class _PieceReader(FormReader):
-    def __init__(self, boundary: bytes) -> None:
-        super().__init__(boundary)
-        self._pieces: list[tuple[FormPart, bytes]] = []
-        self._part = FormPart("", None)
-
-    def feed(self, data: bytes) -> list[tuple[FormPart, bytes]]:
-        """A part starts with an empty chunk."""
-        self._pieces = []
-        self.parse(data)
-        return self._pieces
-
-    def on_part(self, part: FormPart, start: int) -> None:
-        self._part = part
-        self._pieces.append((part, b""))
-
-    def on_data(self, data: bytes) -> None:
-        self._pieces.append((self._part, data))
-
-
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
 async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
-    """
-    Yield chunks with their parts; every part begins with an empty chunk. Raises `InvalidRequest` if the body is not a
-    form or is truncated.
-    """
+    """Yield `FormReader.chunks`. Raises `InvalidRequest` if the body is not a form or is truncated."""
     media_type, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
     if media_type != b"multipart/form-data" or not boundary:
         raise InvalidRequest("Send the file as multipart/form-data.", code="unsupported_content_type", status=415)
-    reader = _PieceReader(boundary)
+    reader = FormReader(boundary)
     try:
         async for data in request.stream():
-            for piece in reader.feed(data):
-                yield piece
+            reader.parse(data)
+            for chunk in reader.chunks:
+                yield chunk
     except ClientDisconnect as error:
         raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     if not reader.ended:
