@@ -63,24 +63,17 @@ class Create(NamedTuple):
     generate: bool  # False only stores the input, for a later request
 
 
-class ControlFrame(NamedTuple):
-    """Answered at once, even during a response."""
-
-    type: object  # a string in a valid frame
-    fields: JSONObject
-
-
-def read_frame(frame: bytes, max_values: int = MAX_VALUES, *, lenient: bool = False) -> Create | ControlFrame:
+def read_frame(frame: bytes, max_values: int = MAX_VALUES, *, lenient: bool = False) -> Create | JSONObject:
     """
-    Raises `InvalidRequest` if the frame is not a JSON object.
+    Returns the fields of a control frame. Raises `InvalidRequest` if the frame is not a JSON object.
 
     Request fields are next to `type`, or in `response` as in OpenAI's Realtime API. `lenient` accepts HTTP fields with
     values without effect.
     """
     fields = load_json(frame, "frame", max_values)
-    frame_type = fields.pop("type", None)
-    if frame_type != CREATE:
-        return ControlFrame(frame_type, fields)
+    if fields.get("type") != CREATE:
+        return fields
+    del fields["type"]
     nested = fields.pop("response", None)
     fields = {**nested, **fields} if isinstance(nested, dict) else fields
     request: CreateResponse | InvalidRequest
@@ -275,7 +268,7 @@ class WebSocketConnection:
         except Exception as error:
             await self._send_frame({**self._refused(error), "frame": None})
             return
-        if isinstance(read, ControlFrame):
+        if not isinstance(read, Create):
             await self._control(read)
         elif self._turns and (
             self._turns > self._limits.queue or self._turns_size + read.length > self._api.body_limits.bytes
@@ -292,21 +285,22 @@ class WebSocketConnection:
                 lane.waiting.append(read)
                 lane.task = asyncio.create_task(self._work(lane))
 
-    async def _parse(self, frame: bytes) -> Create | ControlFrame:
+    async def _parse(self, frame: bytes) -> Create | JSONObject:
         return await read_data(frame, self._read_frame)
 
-    async def _control(self, frame: ControlFrame) -> None:
-        """The only answer to `response.cancel` is the response's end."""
-        if frame.type == CANCEL:
-            stream_id = frame.fields.get("stream_id")
+    async def _control(self, frame: JSONObject) -> None:
+        """Answered at once, even during a response. The only answer to `response.cancel` is the response's end."""
+        frame_type = frame.get("type")
+        if frame_type == CANCEL:
+            stream_id = frame.get("stream_id")
             for lane in self._lanes.values():
                 if stream_id in (None, lane.stream_id):
-                    lane.cancel(frame.fields.get("response_id"))
-        elif frame.type == STEER:
+                    lane.cancel(frame.get("response_id"))
+        elif frame_type == STEER:
             number, self._steers = self._steers, self._steers + 1
-            await self._send_frame(steer_failure(frame.fields, number))
+            await self._send_frame(steer_failure(frame, number))
         else:
-            await self._send_frame(unknown_frame(frame.type))
+            await self._send_frame(unknown_frame(frame_type))
 
     async def _work(self, lane: Lane) -> None:
         """An unexpected error closes the connection."""
