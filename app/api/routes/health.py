@@ -22,8 +22,8 @@ LABELS_TIMEOUT = 1.0  # seconds to wait for the model labels of completed respon
 
 def routes(responses: Responses) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["operation"])
-    backend_check = _Check("backend", responses.backend.check)
-    store_check = _Check("store", responses.store.check)
+    backend_check = _logged("backend", responses.backend.check)
+    store_check = _logged("store", responses.store.check)
 
     # Load balancers and `wget --spider` use HEAD.
     @router.head("/health", include_in_schema=False)
@@ -45,27 +45,25 @@ def routes(responses: Responses) -> APIRouter:
     return router
 
 
-class _Check:
-    """Logs the first failure and the recovery."""
+def _logged(name: str, check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[str]]:
+    """`check` with its first failure and recovery logged: returns "ok", or the reason without confidential details."""
+    failing = False
 
-    def __init__(self, name: str, check: Callable[[], Awaitable[None]]) -> None:
-        self._name = name
-        self._check = check
-        self._failing = False
-
-    async def __call__(self) -> str:
-        """ "ok", or the failure's reason without confidential details."""
+    async def run() -> str:
+        nonlocal failing
         try:
-            await self._check()
+            await check()
         except APIError as error:
-            if not self._failing:
-                logger.warning("readiness check failed", extra={"check": self._name, **error.log_fields()})
-            self._failing = True
+            if not failing:
+                logger.warning("readiness check failed", extra={"check": name, **error.log_fields()})
+            failing = True
             return error.reason
-        if self._failing:
-            logger.info("readiness check recovered", extra={"check": self._name})
-        self._failing = False
+        if failing:
+            logger.info("readiness check recovered", extra={"check": name})
+        failing = False
         return "ok"
+
+    return run
 
 
 def metrics_routes(metrics: Metrics) -> APIRouter:
