@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, FastAPI
@@ -21,43 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 
-_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "type": {"type": "string"},
-                "code": {"type": "string"},
-                "message": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-            },
-            "required": ["type", "code", "message", "param"],
-        }
-    },
-    "required": ["error"],
-}
-_ANTHROPIC_ERROR = {
-    "type": "object",
-    "properties": {
-        "type": {"type": "string", "const": "error"},
-        "error": {
-            "type": "object",
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
-            "required": ["type", "message"],
-        },
-        "request_id": {"type": "string"},
-    },
-    "required": ["type", "error"],
-}
-
-
-def _errors(schema: Mapping[str, object]) -> dict[int | str, dict[str, object]]:
-    return {"default": {"description": "An error", "content": {"application/json": {"schema": schema}}}}
-
-
-ERRORS, ANTHROPIC_ERRORS = _errors(_ERROR), _errors(_ANTHROPIC_ERROR)
-
+# Error responses, and examples by name.
+_DATA: dict[str, Any] = orjson.loads(Path(__file__).with_name("openapi.json").read_bytes())
+ERRORS, ANTHROPIC_ERRORS = _DATA["errors"], _DATA["anthropic_errors"]
 
 _SCHEMA = "#/components/schemas/{model}"
 # By name. Schemas are slow to build, so only the document builds them.
@@ -73,18 +38,13 @@ def request_body(model: type[BaseModel], **examples: object) -> dict[str, object
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-@cache
-def _examples() -> dict[str, object]:
-    return cast(dict[str, object], orjson.loads(Path(__file__).with_name("examples.json").read_bytes()))
-
-
 def response_example(name: str) -> dict[str, object]:
-    """`openapi_extra` with an example from `examples.json` for a route's response."""
-    content = {"application/json": {"schema": {"type": "object"}, "example": _examples()[name]}}
+    """`openapi_extra` with an example from `openapi.json` for a route's response."""
+    content = {"application/json": {"schema": {"type": "object"}, "example": _DATA[name]}}
     return {"responses": {"200": {"description": "Successful Response", "content": content}}}
 
 
-CREATE = request_body(CreateResponse, **cast(dict[str, object], _examples()["requests"]))
+CREATE = request_body(CreateResponse, **_DATA["requests"])
 STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}}
 
 
