@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from python_multipart import MultipartParser
@@ -116,11 +116,18 @@ async def form_parts(request: Request) -> AsyncIterator[tuple[FormPart, bytes]]:
     if media_type != b"multipart/form-data" or not boundary:
         raise InvalidRequest("Send the file as multipart/form-data.", code="unsupported_content_type", status=415)
     reader = FormReader(boundary)
+    async for _ in parsed_data(request, reader):
+        for chunk in reader.chunks:
+            yield chunk
+
+
+async def parsed_data(request: Request, reader: FormReader) -> AsyncGenerator[bytes, None]:
+    """Yield the body's data as received, after `reader` has parsed it. Raises `InvalidRequest` if it is truncated."""
     try:
         async for data in request.stream():
-            reader.parse(data)
-            for chunk in reader.chunks:
-                yield chunk
+            if data:
+                reader.parse(data)
+                yield data
     except ClientDisconnect as error:
         raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     if not reader.ended:

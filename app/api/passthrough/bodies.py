@@ -17,9 +17,9 @@ from tempfile import SpooledTemporaryFile
 from types import MappingProxyType
 from typing import ClassVar, TypeAlias
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
-from app.api.multipart import FormPart, FormReader
+from app.api.multipart import FormPart, FormReader, parsed_data
 from app.api.pagination import parse_whole_number
 from app.api.request_body import body_too_large, load_json
 from app.core.access import MAX_MODEL_NAME, KeyAccess
@@ -150,7 +150,8 @@ def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
 class ModelField(FormReader):
     """Raises `InvalidRequest` for ambiguous forms."""
 
-    def __init__(self, boundary: bytes, access: KeyAccess) -> None:
+    def __init__(self, boundary: bytes, access: KeyAccess, limit: int) -> None:
+        """`limit`: maximum form size in bytes."""
         super().__init__(boundary, _MAX_PART_COUNT)
         self.value = bytearray()
         self.start: int | None = None  # offset in bytes
@@ -158,6 +159,7 @@ class ModelField(FormReader):
         self.on_received: Callable[[], None] = lambda: None  # after the form's last byte
         self._inside = False
         self._access = access
+        self._limit = limit
         self._left: int | None = None  # bytes left in the part, by its `Content-Length`
         self._delimiter = b"--" + boundary
         self._data_end = -2  # end of the last part; -2 because the first delimiter follows no line end
@@ -165,6 +167,8 @@ class ModelField(FormReader):
         self._window = b""  # last bytes of the part
 
     def parse(self, data: bytes) -> None:
+        if self.size + len(data) > self._limit:
+            raise body_too_large(self._limit)
         if not self.size and not data.startswith(b"-"):
             raise _ambiguous("there is data before its first boundary")
         super().parse(data)
@@ -261,8 +265,8 @@ class FormBody:
         if length is not None and length > limit:
             raise body_too_large(limit)
         small = length is not None and length <= _MEMORY
-        field = ModelField(boundary, access)
-        pieces = _received(request, field, limit)
+        field = ModelField(boundary, access, limit)
+        pieces = parsed_data(request, field)
         buffer: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(_MEMORY)  # noqa: SIM115 (closed by `aclose`)
         try:
             async for piece in pieces:
@@ -343,20 +347,6 @@ class FormBody:
     async def aclose(self) -> None:
         await self.rest.aclose()
         self.buffer.close()
-
-
-async def _received(request: Request, field: ModelField, limit: int) -> AsyncGenerator[bytes, None]:
-    try:
-        async for data in request.stream():
-            if field.size + len(data) > limit:
-                raise body_too_large(limit)
-            if data:
-                field.parse(data)
-                yield data
-    except ClientDisconnect as error:
-        raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
-    if not field.ended:
-        raise InvalidRequest("The form is incomplete.", code="invalid_body")
 
 
 def _ambiguous(reason: str) -> InvalidRequest:

@@ -57,7 +57,7 @@ END = b"--b--\r\n"
 
 def read(form: bytes, *cuts: int) -> ModelField:
     """Parse a form in pieces."""
-    field = ModelField(b"b", UNRESTRICTED)
+    field = ModelField(b"b", UNRESTRICTED, limit=len(form))
     for start, end in pairwise([0, *sorted(cuts), len(form)]):
         if start < end:
             field.parse(form[start:end])
