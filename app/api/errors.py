@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import cast
 
 import orjson
 from fastapi import FastAPI
@@ -109,9 +108,8 @@ def report(error: APIError) -> None:
 
 def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
     """`absent`: reasons for missing endpoints, by path prefix, for example `/v1/files`."""
-    app.add_exception_handler(APIError, _api_error)
-    app.add_exception_handler(RequestValidationError, _invalid_query)
-    app.add_exception_handler(HTTPException, partial(_http_exception, absent))
+    for kind in (APIError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, partial(_handle, absent))
     not_found = app.router.default
 
     async def no_route(scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,29 +128,25 @@ def api_error(request: Request, error: APIError) -> Response:
     return error_response(error, request.scope)
 
 
-async def _api_error(request: Request, error: Exception) -> Response:
-    return api_error(request, cast(APIError, error))
-
-
-async def _invalid_query(request: Request, error: Exception) -> Response:
-    first = cast(RequestValidationError, error).errors()[0]
-    return api_error(request, invalid_request({**first, "loc": first["loc"][1:]}))
-
-
-async def _http_exception(absent: Mapping[str, str], request: Request, error: Exception) -> Response:
-    """Convert Starlette's errors for unknown paths and methods."""
-    status = cast(HTTPException, error).status_code
+async def _handle(absent: Mapping[str, str], request: Request, error: Exception) -> Response:
+    """Also converts FastAPI's errors for invalid parameters, and Starlette's for unknown paths and methods."""
+    if isinstance(error, APIError):
+        return api_error(request, error)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        return api_error(request, invalid_request({**first, "loc": first["loc"][1:]}))
+    assert isinstance(error, HTTPException)
     endpoint = f"{request.method} {request.url.path}"
-    if status == 404:
+    if error.status_code == 404:
         path = f"{request.url.path}/"
         reason = next((f": {why}" for start, why in absent.items() if path.startswith(f"{start}/")), "")
         return error_response(NotFound(f"{endpoint} not found{reason}.", code="unknown_url"), request.scope)
-    if status == 405:
+    if error.status_code == 405:
         not_allowed = InvalidRequest(f"{endpoint} is not allowed.", code="method_not_allowed", status=405)
         response = error_response(not_allowed, request.scope)
         response.headers["Allow"] = ", ".join(_allowed_methods(request))
         return response
-    return error_response(InvalidRequest(str(cast(HTTPException, error).detail), status=status), request.scope)
+    return error_response(InvalidRequest(str(error.detail), status=error.status_code), request.scope)
 
 
 def _allowed_methods(request: Request) -> list[str]:
