@@ -150,19 +150,19 @@ class _Reading:
             self._add_tool(tools, "web_search_options", _web_search(body.web_search_options))
         if tools:
             fields["tools"] = tools
-        earlier = body.function_call
-        choice: Any = {"type": "function", **earlier} if isinstance(earlier, dict) else earlier
-        if body.tool_choice is not None:
-            choice = body.tool_choice
-            if not isinstance(choice, str):
-                allowed = choice.get("allowed_tools")
-                choice = {**allowed, "type": "allowed_tools"} if allowed else _flat_choice(choice)
-                if allowed:
-                    choice["tools"] = [*map(_flat_choice, allowed["tools"])]
-        elif choice is not None:
-            self._client_paths["tool_choice"] = "function_call"
-        if choice is not None:
+        if (choice := self._tool_choice()) is not None:
             fields["tool_choice"] = choice
+
+    def _tool_choice(self) -> Any:
+        choice, earlier = self._body.tool_choice, self._body.function_call
+        if choice is None and earlier is not None:
+            self._client_paths["tool_choice"] = "function_call"
+            return {"type": "function", **earlier} if isinstance(earlier, dict) else earlier
+        if choice is None or isinstance(choice, str):
+            return choice
+        if allowed := choice.get("allowed_tools"):
+            return {**allowed, "type": "allowed_tools", "tools": [*map(_flat_choice, allowed["tools"])]}
+        return _flat_choice(choice)
 
     def _add_tool(self, tools: list[JSONObject], path: str, tool: Any) -> None:
         type_ = tool["type"]
