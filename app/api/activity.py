@@ -7,6 +7,7 @@ A key sees its own activity; an admin key sees all keys' activity, without conte
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -123,18 +124,16 @@ async def _refusals(api: APIDependencies, caller: Caller, limit: int, status: st
 def _summed(
     hours: Sequence[ActivityHour], access: KeyAccess, number: int, length: int, key: str, model: str
 ) -> JSONObject:
-    slots: dict[int, RequestCounts] = {}
-    keys: dict[str, RequestCounts] = {}
-    models: dict[str, RequestCounts] = {}
+    slots: defaultdict[int, RequestCounts] = defaultdict(RequestCounts)
+    keys: defaultdict[str, RequestCounts] = defaultdict(RequestCounts)
+    models: defaultdict[str, RequestCounts] = defaultdict(RequestCounts)
     total = RequestCounts()
     for hour in hours:
         for (slot, name, its_model), counts in hour.counts.items():
             allowed = access.admin or name == access.name
             if allowed and fnmatchcase(name, key) and fnmatchcase(its_model, model):
-                slots.setdefault(slot // length * length, RequestCounts()).include(counts)
-                keys.setdefault(name, RequestCounts()).include(counts)
-                models.setdefault(its_model, RequestCounts()).include(counts)
-                total.include(counts)
+                for sums in (slots[slot // length * length], keys[name], models[its_model], total):
+                    sums.include(counts)
     return {
         "object": "antiphon.latency",
         "hours": number,

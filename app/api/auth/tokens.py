@@ -8,7 +8,6 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,12 +101,12 @@ class TokenVerifier:
         owner = checked_name(claim_at(claims, settings.owner_claim), settings.owner_claim)
         name_claim = settings.name_claim or settings.owner_claim
         namespace = settings.issuer if settings.namespace is None else settings.namespace
-        identity = Identity(
+        return Identity(
             table=self._table(claims),
             name=checked_name(claim_at(claims, name_claim), name_claim),
             owner=namespaced_owner(namespace, owner),
+            expires=claims["exp"] + settings.leeway,
         )
-        return replace(identity, expires=claims["exp"] + settings.leeway)
 
     def _table(self, claims: Mapping[str, Any]) -> str | None:
         settings = self._settings

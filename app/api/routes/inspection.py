@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -34,24 +34,20 @@ class UpdateChain(BaseModel):
     """Whether the conversation is listed first."""
 
 
-def _chosen(description: str) -> Any:
-    return Query(description=description)
-
-
 @dataclass
 class FilterQuery:
     """Selects responses. `filter` checks the parameters after the caller's key."""
 
-    status: Annotated[str | None, _chosen("only responses with this status")] = None
-    model: Annotated[str | None, _chosen("glob for models")] = None
-    tool: Annotated[str | None, _chosen("glob for called functions, MCP servers or tool types")] = None
-    backend: Annotated[str | None, _chosen("only responses from this backend")] = None
-    key: Annotated[str | None, _chosen("only responses created with this key name")] = None
-    delivery: Annotated[str | None, _chosen("json, sse, websocket or background")] = None
-    text: Annotated[str | None, _chosen("text in the first 200 characters of message or answer")] = None
-    conversation: Annotated[str | None, _chosen("only responses in the conversation with this id")] = None
-    created_after: Annotated[str | None, _chosen("Unix time")] = None
-    created_before: Annotated[str | None, _chosen("Unix time")] = None
+    status: Annotated[str | None, Query(description="only responses with this status")] = None
+    model: Annotated[str | None, Query(description="glob for models")] = None
+    tool: Annotated[str | None, Query(description="glob for called functions, MCP servers or tool types")] = None
+    backend: Annotated[str | None, Query(description="only responses from this backend")] = None
+    key: Annotated[str | None, Query(description="only responses created with this key name")] = None
+    delivery: Annotated[str | None, Query(description="json, sse, websocket or background")] = None
+    text: Annotated[str | None, Query(description="text in the first 200 characters of message or answer")] = None
+    conversation: Annotated[str | None, Query(description="only responses in the conversation with this id")] = None
+    created_after: Annotated[str | None, Query(description="Unix time")] = None
+    created_before: Annotated[str | None, Query(description="Unix time")] = None
 
     def filter(self, request: Request) -> ResponseFilter | None:
         """None if all responses match; raises `InvalidRequest`."""
@@ -78,11 +74,8 @@ def inspection_routes(
 ) -> APIRouter:
     """`find_local_servers` returns names, base URLs and models; None disables the search."""
     router = api_router("antiphon", prefix="/antiphon")
-    inspection, caller_of, admitted_caller = (
-        Inspection(api.responses),
-        api.caller_dependency(),
-        api.admitted_dependency(),
-    )
+    inspection = Inspection(api.responses)
+    caller_of, admitted_caller = api.caller_dependency(), api.admitted_dependency()
 
     @router.get("/responses", summary="List the caller's recent responses", openapi_extra=response_example("responses"))
     async def recent(
@@ -136,10 +129,10 @@ def inspection_routes(
         openapi_extra=response_example("local_servers"),
     )
     async def local_servers(caller: Caller = admitted_caller) -> Response:
-        looks = find_local_servers is not None and not api.auth.required
-        found = await find_local_servers() if looks and find_local_servers else []
+        find = None if api.auth.required else find_local_servers
+        found = await find() if find else []
         data = [{"name": name, "url": url, "models": models} for name, url, models in found]
-        return json_response({"object": "list", "looked": looks, "data": data})
+        return json_response({"object": "list", "looked": find is not None, "data": data})
 
     @router.get(
         "/responses/{response_id}/chain",
@@ -204,7 +197,9 @@ def inspection_routes(
 
 
 def _time(text: str | None, param: str) -> int | None:
-    if text and parse_whole_number(text) is None:
+    if not text:
+        return None
+    if (seconds := parse_whole_number(text)) is None:
         message = f"Invalid '{param}': must be a Unix time in whole seconds."
         raise InvalidRequest(message, param=param, code="invalid_value")
-    return parse_whole_number(text) if text else None
+    return seconds

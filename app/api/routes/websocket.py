@@ -118,14 +118,11 @@ def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
     with the next turn.
     """
     steer = {name: fields.get(name) for name in ("input", "previous_response_id")}
+    code = "steering_not_supported"
+    message = "This server cannot steer a response in progress. Send the input after it has ended."
     if not isinstance(steer["previous_response_id"], str) or not isinstance(steer["input"], (str, list)):
-        code, message = (
-            "invalid_input",
-            "A steer must have 'previous_response_id' and 'input', a string or a list of messages.",
-        )
-    else:
-        code = "steering_not_supported"
-        message = "This server cannot steer a response in progress. Send the input after it has ended."
+        code = "invalid_input"
+        message = "A steer must have 'previous_response_id' and 'input', a string or a list of messages."
     error = {"code": code, "message": message, "type": "invalid_request_error"}
     return {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
 
