@@ -45,8 +45,8 @@ class TokenVerifier:
         self.keys = keys
         self._settings = settings
         self._clock = clock
-        self._verified: OrderedDict[str, Identity] = OrderedDict()  # by SHA-256, oldest first
-        self._generation = 0  # of the keys that verified `_verified`
+        # By generation of the keys, in which a key may have been removed, and SHA-256; oldest first.
+        self._verified: OrderedDict[tuple[int, str], Identity] = OrderedDict()
 
     async def identify(self, token: str) -> Identity:
         """
@@ -56,14 +56,11 @@ class TokenVerifier:
         if len(token) > MAX_TOKEN:
             raise InvalidToken("The token is too long.")
         digest = digest_of(token)
-        known = self._verified.get(digest)
-        if known and known.expires > self._clock() and self._generation == self.keys.generation:
+        known = self._verified.get((self.keys.generation, digest))
+        if known and known.expires > self._clock():
             return known
         identity = self._identity(await self._claims(token))
-        if self._generation != self.keys.generation:  # a key may have been removed
-            self._verified.clear()
-            self._generation = self.keys.generation
-        self._verified[digest] = identity
+        self._verified[self.keys.generation, digest] = identity
         if len(self._verified) > MAX_VERIFIED:
             self._verified.popitem(last=False)
         return identity
