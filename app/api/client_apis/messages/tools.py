@@ -74,7 +74,7 @@ class ToolReader:
                 declared: JSONObject = {"type": "function", "name": short_name(tool["name"])}
                 fields = {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
                 self._add({**declared, "parameters": tool["input_schema"], **fields}, path)
-                for name in sorted(tool.keys() - _FIELDS):
+                for name in sorted(tool.keys() - _FIELDS - _WITHOUT_EFFECT):
                     self._warnings.add(f"The unknown parameter {quote(f'tools[].{name}')} was ignored.")
             elif found := hosted_type(kind):
                 self._limits.append(tool.get("max_uses"))
@@ -107,12 +107,8 @@ class ToolReader:
                 self._add(mcp_tool(server, toolset), f"mcp_servers[{number}]")
 
 
-# The last four fields do not affect the response.
-_FIELDS = frozenset({"type", "name", "description", "input_schema", "strict"}) | {
-    *("cache_control", "eager_input_streaming", "defer_loading", "allowed_callers"),
-}
-
-
+_FIELDS = frozenset({"type", "name", "description", "input_schema", "strict"})
+_WITHOUT_EFFECT = frozenset({"cache_control", "eager_input_streaming", "defer_loading", "allowed_callers"})
 _MODES = {"auto": "auto", "any": "required", "none": "none"}
 
 
