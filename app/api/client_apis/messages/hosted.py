@@ -36,14 +36,12 @@ _TYPES = {"web_search_": "web_search", "web_fetch_": "web_search", "code_executi
 def hosted_item(use: JSONMapping, result: JSONMapping) -> JSONObject | None:
     """`result` is {} if missing. None for an unknown tool."""
     read = _mcp_call if use["type"] == "mcp_tool_use" else _ITEMS.get(use["name"])
-    return {"id": use["id"], "status": _status(result), **read(use, result)} if read else None
-
-
-def _status(result: JSONMapping) -> str:
-    if not result:
-        return "incomplete"
+    if read is None:
+        return None
     content_type = json_text(json_object(result.get("content")).get("type"))
-    return "failed" if result.get("is_error") is True or content_type.endswith("_error") else "completed"
+    failed = result.get("is_error") is True or content_type.endswith("_error")
+    status = "failed" if failed else "completed" if result else "incomplete"
+    return {"id": use["id"], "status": status, **read(use, result)}
 
 
 def _web_call(use: JSONMapping, result: JSONMapping) -> JSONObject:
