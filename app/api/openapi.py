@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,15 +116,10 @@ class Documented(FastAPI):
             return self.openapi_schema
         document = super().openapi()
         document["paths"] |= self.more_paths
-        document.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(document))
+        operations = (operation for path in document["paths"].values() for operation in path.values())
+        contents = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
+        references = {content["schema"].get("$ref") for types in contents for content in types.values()}
+        bodies = [model for name, model in _BODIES.items() if _SCHEMA.format(model=name) in references]
+        _, built = models_json_schema([(model, "validation") for model in bodies], ref_template=_SCHEMA)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(built["$defs"])
         return document
-
-
-def _schemas(document: Mapping[str, Any]) -> dict[str, object]:
-    operations = (operation for path in document["paths"].values() for operation in path.values())
-    contents = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
-    references = {content["schema"].get("$ref") for types in contents for content in types.values()}
-    bodies = [model for name, model in _BODIES.items() if _SCHEMA.format(model=name) in references]
-    _, made = models_json_schema([(model, "validation") for model in bodies], ref_template=_SCHEMA)
-    schemas: dict[str, object] = made["$defs"]
-    return schemas
