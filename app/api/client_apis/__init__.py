@@ -81,8 +81,8 @@ def client_path(field: str, client_paths: Mapping[str, str]) -> str:
     return field
 
 
-def renamed_error(error: APIError, client_paths: Mapping[str, str]) -> APIError:
-    """Translate the paths in `param` and message."""
+def rename_error(error: APIError, client_paths: Mapping[str, str]) -> APIError:
+    """Translate the paths in the error's `param` and message, in place."""
     param = error.param
     if param and (path := client_path(param, client_paths)) != param:
         error.message = error.message.replace(f"'{param}'", f"'{path}'")

@@ -9,7 +9,7 @@ from starlette.responses import Response as HTTPResponse
 from starlette.types import Scope
 
 from app.api import idempotency
-from app.api.client_apis import ClientAPI, ClientRequest, renamed_error, renamed_warnings
+from app.api.client_apis import ClientAPI, ClientRequest, rename_error, renamed_warnings
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_body, error_event
 from app.api.idempotency import KeyClaim
@@ -76,7 +76,8 @@ def read_client_request(client: ClientAPI, fields: JSONObject, headers: Mapping[
     try:
         return TranslatedRequest(client, fields, read, create_request(read))
     except APIError as error:
-        raise renamed_error(error, read.client_paths) from error.__cause__
+        rename_error(error, read.client_paths)
+        raise
 
 
 def create_request(read: ClientRequest) -> CreateResponse:
@@ -121,7 +122,7 @@ class _Answer(Answer):
             return b""
         if event_type == "response.failed":
             failure = self._run.failure or APIError("The response failed.")
-            return error_event(renamed_error(failure, self._read.client_paths), self._scope)
+            return error_event(rename_error(failure, self._read.client_paths), self._scope)
         return self._writer.end(self._run.response, self._run.stop_sequence)
 
     def beat(self) -> bytes:
@@ -130,7 +131,7 @@ class _Answer(Answer):
     def document(self) -> Mapping[str, object]:
         """Raises the run's failure unless the headers were sent."""
         if failure := self._run.failure:
-            error = renamed_error(failure, self._read.client_paths)
+            error = rename_error(failure, self._read.client_paths)
             if not self._run.answering:
                 raise error
             return error_body(error, self._scope)

@@ -19,7 +19,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.auth import header_values
-from app.api.client_apis import CLIENT_APIS, client_api, renamed_error
+from app.api.client_apis import CLIENT_APIS, client_api, rename_error
 from app.api.client_apis.translation import TranslatedRequest, is_translated, read_client_request
 from app.api.dependencies import APIDependencies
 from app.api.errors import error_event, shutdown_error
@@ -189,7 +189,8 @@ class Passthrough:
                 else:
                     response = await created.respond(api, request, caller, admission)
             except APIError as error:
-                raise renamed_error(error, created.read.client_paths) from error.__cause__
+                rename_error(error, created.read.client_paths)
+                raise
         await response(scope, receive, send)
 
     def _read(
@@ -273,12 +274,12 @@ def _query_without_model(query: str) -> str:
     """Only the model in the body or path is checked, so parameters must not name a model."""
     if not query:
         return ""
-    kept = []
-    for parameter in _PARAMETERS.findall(query):
-        name = unquote_plus(parameter.lstrip("&;").partition("=")[0])
-        if name != "model" and not reads_as_model(name):
-            kept.append(parameter)
-    return query if "".join(kept) == query else "".join(kept).lstrip("&;")
+    kept = "".join(
+        parameter
+        for parameter in _PARAMETERS.findall(query)
+        if not reads_as_model(unquote_plus(parameter.lstrip("&;").partition("=")[0]))
+    )
+    return query if kept == query else kept.lstrip("&;")
 
 
 def _conversation(fields: Mapping[str, object]) -> str:

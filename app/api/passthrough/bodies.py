@@ -36,8 +36,8 @@ _ESCAPED_LETTER = re.compile(rb"\\u00[46][0-9a-fA-F]")
 
 
 def reads_as_model(name: str) -> bool:
-    """Whether some parsers read a name as `model`, for example `Model`, `model[]` or ` model`."""
-    return name != _MODEL and _LIKE_MODEL.fullmatch(name) is not None
+    """Whether some parsers read a name as `model`, for example `model`, `Model`, `model[]` or ` model`."""
+    return _LIKE_MODEL.fullmatch(name) is not None
 
 
 @dataclass(eq=False, slots=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.api.client_apis import client_path, renamed_error, renamed_warnings
+from app.api.client_apis import client_path, rename_error, renamed_warnings
 from app.errors import InvalidRequest
 
 CLIENT_PATHS = {
@@ -32,7 +32,7 @@ def test_client_path_is_the_longest_matching_prefix(field: str, path: str) -> No
 
 def test_error_names_the_clients_field_in_its_message_too() -> None:
     error = InvalidRequest("Invalid 'input[1].content': it is odd.", param="input[1].content")
-    renamed = renamed_error(error, CLIENT_PATHS)
+    renamed = rename_error(error, CLIENT_PATHS)
     assert (renamed.param, renamed.message) == ("messages[2].content", "Invalid 'messages[2].content': it is odd.")
 
 
