@@ -55,7 +55,6 @@ class ClientAPI(NamedTuple):
     hosted_types: Callable[[JSONObject], set[str]]
     heartbeat: bytes
     headers: Callable[[], Mapping[str, str]] = dict
-    counted: Callable[[int], JSONObject] | None = None
 
 
 # By endpoint path.

@@ -46,11 +46,10 @@ class TranslatedRequest(NamedTuple):
         return await (respond_once(claim, response) if claim else response)
 
     async def count_tokens(self, api: APIDependencies, caller: Caller) -> HTTPResponse:
-        client, read = self.client, self.read
-        assert client.counted
         count, exact = await Inspection(api.responses).count_tokens(self.body, caller)
         headers = {} if exact else {"x-antiphon-estimated": "true"}
-        return json_response(client.counted(count), {**headers, **warning_headers(read.warnings), **client.headers()})
+        headers |= {**warning_headers(self.read.warnings), **self.client.headers()}
+        return json_response({"input_tokens": count}, headers)
 
 
 def is_translated(api: APIDependencies, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:

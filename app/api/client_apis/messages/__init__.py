@@ -14,5 +14,4 @@ MESSAGES_API = ClientAPI(
     heartbeat=PING,
     # Logged by Anthropic's SDKs.
     headers=lambda: {"request-id": request_id} if (request_id := log_context.request_id()) else {},
-    counted=lambda tokens: {"input_tokens": tokens},
 )
