@@ -18,7 +18,7 @@ from app.api.auth import identifying, requiring_key
 from app.api.dependencies import APIDependencies
 from app.api.keys import key_routes
 from app.api.keys.managed_keys import ManagedKeys
-from app.api.middleware.origins import AllowedHosts, Cors, Origins
+from app.api.middleware.origins import AllowedHosts, Cors, checking_origin
 from app.api.middleware.request_id import RequestId, path_normalizer
 from app.api.openapi import Documented
 from app.api.passthrough import ENDPOINTS, passthrough_operations, passthrough_routes, served_endpoints
@@ -147,7 +147,7 @@ def add_middleware(
         app.add_middleware(requiring_key, auth=api.auth, paths=behind_key)
     hosts = None if settings.has_keys else AllowedHosts([settings.host.lower(), *settings.allowed_hosts])
     if hosts:
-        app.add_middleware(Origins, hosts=hosts, allowed=frozenset(settings.cors_origins))
+        app.add_middleware(checking_origin, hosts=hosts, allowed=frozenset(settings.cors_origins))
     app.add_middleware(
         Cors,
         allow_origins=settings.cors_origins,

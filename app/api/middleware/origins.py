@@ -26,8 +26,8 @@ def check_site(headers: Mapping[str, str]) -> None:
     """
     Raises `InvalidRequest` for cross-site requests without an `Origin`, for routes where a GET has effects.
 
-    Browsers send such a GET for any page's images and links. `Origins` checks requests with an `Origin`. Only https and
-    local servers receive `Sec-Fetch-Site`.
+    Browsers send such a GET for any page's images and links. `checking_origin` handles requests with an `Origin`. Only
+    https and local servers receive `Sec-Fetch-Site`.
     """
     if headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers:
         raise InvalidRequest(
@@ -35,40 +35,37 @@ def check_site(headers: Mapping[str, str]) -> None:
         )
 
 
-class Origins:
+def checking_origin(app: ASGIApp, hosts: AllowedHosts, allowed: Collection[str] = ()) -> ASGIApp:
     """
-    Rejects requests from web pages, except from origins in `allowed` (`*`: all), local pages, and the server's own
-    pages.
+    Middleware that rejects requests from web pages, except from origins in `allowed` (`*`: all), local pages, and the
+    server's own pages.
 
     A page is the server's own if its host is an IP address or in `hosts`. Other local pages cannot open a WebSocket,
     because CORS does not protect its messages.
     """
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, allowed: Collection[str] = ()) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._allowed = allowed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = _header(scope, b"origin")
-        host = _header(scope, b"host") or ""
-        if origin is None or self._is_allowed(origin, host, any_local=scope["type"] != "websocket"):
-            await self._app(scope, receive, send)
-            return
-        message = (
-            f"Pages of {origin[:100]!r} are not allowed to use this server. Add the origin to ANTIPHON_CORS_ORIGINS."
-        )
-        await refuse(InvalidRequest(message, code="origin_not_allowed", status=403), scope, receive, send)
-
-    def _is_allowed(self, origin: str, host: str, *, any_local: bool) -> bool:
-        if origin in self._allowed or "*" in self._allowed:
+    def is_allowed(origin: str, host: str, *, any_local: bool) -> bool:
+        if origin in allowed or "*" in allowed:
             return True
         page = _split(origin)
         same_host = page.netloc == host
         if is_local_page(origin):
             return same_host or any_local or page.scheme not in _WEB
         # Other names can be rebound to this server. Pages of an IP address or a configured name are its own.
-        return same_host and page.scheme in _WEB and self._hosts.is_own(host)
+        return same_host and page.scheme in _WEB and hosts.is_own(host)
+
+    async def check_origin(scope: Scope, receive: Receive, send: Send) -> None:
+        origin = _header(scope, b"origin")
+        host = _header(scope, b"host") or ""
+        if origin is None or is_allowed(origin, host, any_local=scope["type"] != "websocket"):
+            await app(scope, receive, send)
+            return
+        message = (
+            f"Pages of {origin[:100]!r} are not allowed to use this server. Add the origin to ANTIPHON_CORS_ORIGINS."
+        )
+        await refuse(InvalidRequest(message, code="origin_not_allowed", status=403), scope, receive, send)
+
+    return check_origin
 
 
 _WEB = ("http", "https")
