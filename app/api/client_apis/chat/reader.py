@@ -204,8 +204,10 @@ class _Reading:
             self._add({"type": "reasoning", "summary": [], "content": content}, path)
         content = _content(message.get("content"), "output_text")
         if refusal := message.get("refusal"):
-            text = [{"type": "output_text", "text": content}] if isinstance(content, str) and content else content or []
-            content = [*text, {"type": "refusal", "refusal": refusal}] if isinstance(text, list) else text
+            if isinstance(content, str) and content:
+                content = [{"type": "output_text", "text": content}]
+            if not content or isinstance(content, list):  # other content is invalid
+                content = [*(content or ()), {"type": "refusal", "refusal": refusal}]
         if content:
             self._add({"type": "message", "role": "assistant", "content": content}, path)
         for index, call in enumerate(message.get("tool_calls") or ()):

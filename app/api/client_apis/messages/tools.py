@@ -67,7 +67,7 @@ class ToolReader:
         self._tools.append(tool)
 
     def _read_tools(self, tools: Sequence[JSONMapping]) -> None:
-        web: list[JSONMapping] = []
+        web = [tool for tool in tools if hosted_type(json_text(tool.get("type"))) == "web_search"]
         for number, tool in enumerate(tools):
             kind, path = json_text(tool.get("type")) or "custom", f"tools[{number}]"
             if kind == "custom":
@@ -78,21 +78,16 @@ class ToolReader:
                     self._warnings.add(f"The unknown parameter {quote(f'tools[].{name}')} was ignored.")
             elif found := hosted_type(kind):
                 self._limits.append(tool.get("max_uses"))
-                if found == "web_search":
-                    web.append(tool)
-                    if len(web) == 1:
-                        self._add({}, path)
-                else:
+                if found != "web_search":
                     self._add({"type": found, "container": {"type": "auto"}}, path)
+                elif tool is web[0]:
+                    self._add(web_tool(web), path)
             elif client_tool := _client_tool(tool, kind):
                 self._add(client_tool, path)
             elif kind != "mcp_toolset":
                 self._warnings.add(
                     _UNKNOWN.get(kind.rstrip("_0123456789"), f"Tools of unknown type {quote(kind)} were ignored.")
                 )
-        for declared in self._tools:
-            if not declared:
-                declared.update(web_tool(web))
 
     def _read_servers(self, servers: Sequence[JSONMapping], tools: Sequence[JSONMapping]) -> None:
         """A toolset in `tools` can select a server's tools."""
