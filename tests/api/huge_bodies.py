@@ -48,7 +48,7 @@ _DOCUMENT = b'{"choices": [{"index": 0, "message": {"content": "Hi."}, "finish_r
 _EMPTY = b"[]"
 SQLITE = "sqlite:///{}/store.db"
 DEPLOYMENT = "/openai/deployments/d/embeddings"  # its name replaces the model's
-POSTGRES = "postgresql"  # the server with its URL in the environment
+POSTGRES, REDIS = "POSTGRES_URL", "REDIS_URL"  # servers with their URLs in the environment
 
 
 def text(piece: bytes, size: int = SIZE) -> bytes:
@@ -160,7 +160,7 @@ class Row(NamedTuple):
     status: int = 200
     ordinary: str = "a text"  # the row to compare with
     values: int = 0  # JSON values, where they take more memory than the text
-    store: str = "memory://"  # {} is a directory; or `POSTGRES`
+    store: str = "memory://"  # {} is a directory; or `POSTGRES`, or `REDIS`
     to: str = "/v1/responses"  # the path
     stored: str = ""  # the row that stores its body first, for this row to continue
 
@@ -210,6 +210,7 @@ ROWS = {
     "PostgreSQL: an image": Row(image, store=POSTGRES),
     "PostgreSQL: 60 MB of text": Row(lambda: text(b"word ", LARGE), store=POSTGRES),
     "PostgreSQL: 60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY, store=POSTGRES),
+    "Redis: 60 MB of text": Row(lambda: text(b"word ", LARGE), store=REDIS),
     "commas and brackets": Row(lambda: text(b"[1, 2], ")),
     "quotation marks": Row(lambda: text(b'say \\"hi\\" ')),
     "characters in escapes": Row(lambda: text(b"\\u4f60")),
@@ -326,7 +327,7 @@ async def _costs(name: str) -> dict[str, dict[str, Any]]:
         _backend(body if row.sent == "backend" else answer) as backend_url,
         tempfile.TemporaryDirectory() as directory,
     ):
-        store_url = os.environ["POSTGRES_URL"] if row.store == POSTGRES else row.store.format(directory)
+        store_url = os.environ.get(row.store) or row.store.format(directory)
         app = create_app(settings(backend_url=backend_url, store_url=store_url, max_body_bytes=64 * 1024 * 1024))
         options = {"ws": "app.api.uvicorn.websocket:WebSocketProtocol", "http": "app.api.uvicorn.http:HTTPProtocol"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:

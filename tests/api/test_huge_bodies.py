@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from starlette.requests import Request
 from app.api.request_body import BodyLimits, read_body
 from app.core.bounded_json import LARGE, MANY, JSONTooLarge, check_values
 from app.errors import InvalidRequest
-from tests.api.huge_bodies import ROWS, SMALL
+from tests.api.huge_bodies import POSTGRES, REDIS, ROWS, SMALL
 from tests.support.postgres_server import PostgresServer
+from tests.support.redis_server import RedisServer
 
 TIMES = 4  # CPU per byte
 MEMORY = 6  # times the body (or a backend's answer), also where it is accepted: parsed, translated, sent on and stored
@@ -27,11 +29,18 @@ HELD, HELD_BY_SMALL = 0.25, 0.05  # seconds that others may wait: at 64 MiB, or 
 VALUE = 640  # additional bytes of memory: an item with three JSON values in 40 bytes is a dict in four forms
 
 
-def measured(postgres: PostgresServer, *rows: str) -> dict[str, dict[str, float]]:
+@pytest.fixture(scope="module")
+def stores(postgres_server: PostgresServer) -> Iterator[dict[str, str]]:
+    """URLs by variable."""
+    with RedisServer() as redis:
+        yield {POSTGRES: postgres_server.patient_url, REDIS: redis.patient_url}
+
+
+def measured(stores: dict[str, str], *rows: str) -> dict[str, dict[str, float]]:
     """Return the costs of rows, by default all. `times` is CPU per byte relative to the ordinary row."""
     root = Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "tests.api.huge_bodies", *rows]
-    environment = {**os.environ, "POSTGRES_URL": postgres.patient_url}
+    environment = {**os.environ, **stores}
     costs: dict[str, dict[str, float]] = json.loads(
         subprocess.run(command, cwd=root, env=environment, check=True, stdout=subprocess.PIPE).stdout
     )
@@ -42,15 +51,15 @@ def measured(postgres: PostgresServer, *rows: str) -> dict[str, dict[str, float]
 
 
 @pytest.fixture(scope="module")
-def costs(postgres_server: PostgresServer) -> dict[str, dict[str, float]]:
+def costs(stores: dict[str, str]) -> dict[str, dict[str, float]]:
     if sys.platform != "linux":
         pytest.skip("looks into /proc")
-    return measured(postgres_server)
+    return measured(stores)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_huge_body_costs_little_more_than_a_text_of_its_size(
-    name: str, costs: dict[str, dict[str, float]], postgres_server: PostgresServer
+    name: str, costs: dict[str, dict[str, float]], stores: dict[str, str]
 ) -> None:
     row, cost = ROWS[name], costs[name]
     assert cost["status"] == row.status
@@ -64,7 +73,7 @@ def test_huge_body_costs_little_more_than_a_text_of_its_size(
     # again, since the machine is not always as fast.
     for _ in range(5):
         if takes_much():
-            again = measured(postgres_server, row.ordinary, name)[name]
+            again = measured(stores, row.ordinary, name)[name]
             cost.update({measure: min(cost[measure], again[measure]) for measure in ("held", "times", "memory")})
     assert not takes_much(), cost
 
