@@ -261,12 +261,15 @@ async def _answer(api: APIDependencies, claimed: ClaimedRequest) -> tuple[int, b
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedRequest) -> tuple[int, bytes, APIError | None]:
-    path = claimed.batch.endpoint
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.request.body))]
     scope: Scope = {
-        **{"type": "http", "http_version": "1.1", "scheme": "http", "server": None, "client": None, "state": {}},
-        **{"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers},
+        "type": "http",
+        "method": "POST",
+        "path": claimed.batch.endpoint,
+        "query_string": b"",
+        "headers": headers,
         "path_params": {},
+        "state": {},
     }
     received = False
     status, body = 500, bytearray()
