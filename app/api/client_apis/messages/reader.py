@@ -346,10 +346,6 @@ def _breakpoint(block: JSONMapping) -> JSONObject:
     return {"prompt_cache_breakpoint": {"mode": "explicit", **ttl}}
 
 
-def _text(block: JSONObject, text_type: str) -> list[JSONObject]:
-    return [{"type": text_type, "text": block["text"]}]
-
-
 def _image(block: JSONObject, text_type: str) -> list[JSONObject]:
     source = block["source"]
     fields = {"file_id": source["file_id"]} if source["type"] == "file" else {"image_url": _url(source)}
@@ -368,8 +364,9 @@ def _document(block: JSONObject, text_type: str) -> list[JSONObject]:
     kind = source["type"]
     if kind in ("text", "content"):
         content = source["data"] if kind == "text" else source["content"]
-        head = "\n".join(filter(None, (title and f"Document: {title}", json_text(block.get("context")))))
-        return _inner([{"type": "text", "text": content}] if isinstance(content, str) else content, head, text_type)
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        heading = "\n".join(filter(None, (title and f"Document: {title}", json_text(block.get("context")))))
+        return _with_heading(blocks, heading, text_type)
     named = {"filename": title} if title else {}
     if kind == "file":
         return [{"type": "input_file", "file_id": source["file_id"], **named}]
@@ -380,26 +377,24 @@ def _document(block: JSONObject, text_type: str) -> list[JSONObject]:
 
 
 def _search_result(block: JSONObject, text_type: str) -> list[JSONObject]:
-    return _inner(block["content"], f"[{block['title']}]({block['source']})", text_type)
+    return _with_heading(block["content"], f"[{block['title']}]({block['source']})", text_type)
 
 
-def _tool_reference(block: JSONObject, text_type: str) -> list[JSONObject]:
-    """Name a tool found by the client's search; all tools are declared from the start."""
-    return [{"type": text_type, "text": f"The tool {json_text(block.get('tool_name'))} can be called."}]
-
-
-def _inner(blocks: list[JSONObject], head: str, text_type: str) -> list[JSONObject]:
-    """Insert `head` before the first text."""
+def _with_heading(blocks: list[JSONObject], heading: str, text_type: str) -> list[JSONObject]:
+    """The blocks' parts, with `heading` before the first text."""
     parts = [part for block in blocks for part in _PARTS[block["type"]](block, text_type)]
-    if head and parts and parts[0]["type"] == text_type:
-        return [{**parts[0], "text": f"{head}\n\n{parts[0]['text']}"}, *parts[1:]]
-    return [*([{"type": text_type, "text": head}] if head else []), *parts]
+    if heading and parts and parts[0]["type"] == text_type:
+        return [{**parts[0], "text": f"{heading}\n\n{parts[0]['text']}"}, *parts[1:]]
+    return [{"type": text_type, "text": heading}, *parts] if heading else parts
 
 
 _PARTS: Mapping[str, Callable[[JSONObject, str], list[JSONObject]]] = {
-    "text": _text,
+    "text": lambda block, text_type: [{"type": text_type, "text": block["text"]}],
     "image": _image,
     "document": _document,
     "search_result": _search_result,
-    "tool_reference": _tool_reference,
+    # Found by the client's search. All tools are declared from the start.
+    "tool_reference": lambda block, text_type: [
+        {"type": text_type, "text": f"The tool {json_text(block.get('tool_name'))} can be called."}
+    ],
 }
