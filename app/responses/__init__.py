@@ -99,8 +99,8 @@ class Responses:
         `generate`: False only stores the input. `account` is charged. `observers` are added to the permanent ones.
         `layers`: the store with the memory of the caller's connection.
 
-        Raises `InvalidRequest`, `StorageFull` beyond the owner's quota, and `StoreUnavailable` if the request needs an
-        unavailable store.
+        Raises `InvalidRequest`, `TooManyRequests` beyond the owner's quota, and `StoreUnavailable` if the request needs
+        an unavailable store.
         """
         if request.background or request.background_options:
             self.stored.check_background(request)

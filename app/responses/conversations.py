@@ -111,7 +111,7 @@ class Conversations:
         Append items; return them in the API's list form.
 
         An id stored elsewhere inserts that item. Raises `InvalidRequest`, also for items already in the conversation,
-        and `StorageFull`.
+        and `TooManyRequests`.
         """
         records = await self._store.all(_partition(conversation_id, owner))
         if _CONVERSATION not in records:

@@ -169,7 +169,7 @@ class Inspection:
         return _page(found[:limit], len(found) > limit)
 
     async def label_chain(self, response_id: str, changes: Mapping[str, object], caller: Caller) -> dict[str, object]:
-        """Change `name`, `pinned` or both. Raises `NotFound`, `StorageFull`."""
+        """Change `name`, `pinned` or both. Raises `NotFound`, `TooManyRequests`."""
         responses, partition = self._responses, _labels_partition(caller)
         await responses.stored.retrieve(response_id, caller)
         key = chain_key(response_id) or ""

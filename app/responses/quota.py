@@ -16,22 +16,6 @@ RETRY_AFTER = 60.0  # seconds; only a deletion or expiry frees space
 _OWNERS = 10_000  # owners in memory
 
 
-class StorageFull(TooManyRequests):
-    code = "insufficient_quota"
-
-    def __init__(self, stored: int, limit: int) -> None:
-        super().__init__(
-            f"Your stored responses and conversations use {stored} bytes, and this request would exceed your limit of "
-            f"{limit} bytes. Delete some that you no longer need (DELETE /v1/responses/ID or /v1/conversations/ID), or "
-            "send `store: false`.",
-            retry_after=RETRY_AFTER,
-        )
-
-    def headers(self) -> dict[str, str]:
-        """`x-should-retry` stops automatic retries by OpenAI's clients."""
-        return {**super().headers(), "x-should-retry": "false"}
-
-
 @dataclass(slots=True, eq=False)
 class _Usage:
     stored: int = 0  # the measured bytes, and this process's later additions
@@ -62,13 +46,13 @@ class StorageQuota:
         self._owners: dict[str, _Usage] = {}
 
     async def apply(self, access: KeyAccess, *changes: Change) -> bool:
-        """Apply changes like `Store.apply`; raises `StorageFull`."""
+        """Apply changes like `Store.apply`; raises `TooManyRequests`."""
         size = sum(len(record) for change in changes for record in change.put.values())
         with await self.reserve(access, owner_of(changes[0].partition), size) or nullcontext():
             return await self._store.apply(*changes)
 
     async def reserve(self, access: KeyAccess, owner: str, size: int) -> Reservation | None:
-        """Reserve `size` bytes; None without a limit. Raises `StorageFull`."""
+        """Reserve `size` bytes; None without a limit. Raises `TooManyRequests`."""
         limit = self.limit if access.max_stored_bytes is None else access.max_stored_bytes
         if not limit:
             return None
@@ -81,7 +65,14 @@ class StorageQuota:
                 usage.stored, usage.measured_at = await self._store.stored_bytes(owner), now
         total = usage.stored + usage.reserved
         if total + size > limit:
-            raise StorageFull(total, limit)
+            raise TooManyRequests(
+                f"Your stored responses and conversations use {total} bytes, and this request would exceed your limit "
+                f"of {limit} bytes. Delete some that you no longer need (DELETE /v1/responses/ID or "
+                "/v1/conversations/ID), or send `store: false`.",
+                code="insufficient_quota",
+                retry_after=RETRY_AFTER,
+                headers={"x-should-retry": "false"},  # stops automatic retries by OpenAI's clients
+            )
         return Reservation(usage, size)
 
 

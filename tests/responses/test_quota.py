@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
+from app.errors import TooManyRequests
 from app.main import create_app
-from app.responses.quota import FRESH, StorageFull, StorageQuota
+from app.responses.quota import FRESH, StorageQuota
 from app.settings import SettingsError, load_settings
 from app.stores import Change
 from app.stores.memory import MemoryStore
@@ -149,7 +150,7 @@ async def test_store_is_measured_seldom_and_before_a_refusal() -> None:
     assert store.measured == 2
     await quota.apply(UNRESTRICTED, change(70_000))  # more than is left by the sum of both, but not by a measurement
     assert store.measured == 3
-    with pytest.raises(StorageFull):
+    with pytest.raises(TooManyRequests, match="Delete some"):
         await quota.apply(UNRESTRICTED, change(40_000))
     await store.delete_partition("anonymous:chain")
     await quota.apply(UNRESTRICTED, change(90_000))
