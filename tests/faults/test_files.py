@@ -56,7 +56,7 @@ async def test_file_store_fault_ends_as_documented(
         database = fault.database()
         await database.open(stack, tmp_path)
         store = PostgresFileStore.from_url(database.url.partition("?")[0] + "?timeout=60&connect_timeout=60")
-        await store.prepare_vectors()  # the tables are there: nobody makes them under short timeouts
+        await store.vector_stores.prepare_vectors()  # the tables are there: nobody makes them under short timeouts
         await store.aclose()
         tools = {"file_search": {"store_url": database.url, "lease": 5}}
         backend = Scripted([finish("stop")])

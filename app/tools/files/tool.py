@@ -131,7 +131,7 @@ class FileSearch(HostedTool):
         """Create the schema for embeddings if they are configured; raises `VectorsUnsupported`."""
         if self._embeddings:
             with suppress(FilesUnavailable):  # may be available later
-                await self._store.prepare_vectors()
+                await self._store.vector_stores.prepare_vectors()
         return ()
 
     @property

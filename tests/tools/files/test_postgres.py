@@ -65,7 +65,7 @@ async def test_concurrent_starts_make_the_tables_once(private: PostgresServer) -
     for _ in range(3):
         private.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         stores = [PostgresFileStore.from_url(private.patient_url) for _ in range(6)]
-        await asyncio.gather(*(store.prepare_vectors() for store in stores))
+        await asyncio.gather(*(store.vector_stores.prepare_vectors() for store in stores))
         await asyncio.gather(*(store.contents.write(f"file-{n}", 0, b"x") for n, store in enumerate(stores)))
         assert private.sql("SELECT count(*) FROM antiphon_pieces").strip() == "6"
         assert private.sql("SELECT extname FROM pg_extension WHERE extname = 'vector'").strip() == "vector"
@@ -134,7 +134,7 @@ def limited(server: PostgresServer) -> str:
 async def test_embeddings_without_the_extension_are_refused_in_one_sentence(private: PostgresServer) -> None:
     store = PostgresFileStore.from_url(limited(private))
     with pytest.raises(VectorsUnsupported) as refused:
-        await store.prepare_vectors()
+        await store.vector_stores.prepare_vectors()
     assert "the extension `vector` (pgvector)" in str(refused.value)
     assert "CREATE EXTENSION vector" in str(refused.value)
     await fill(store, "bread needs yeast")  # which needs no extension
@@ -143,7 +143,7 @@ async def test_embeddings_without_the_extension_are_refused_in_one_sentence(priv
         await store.vector_stores.search(STORE, EmbeddedText("yeast", bytes(16), "m"), 5)
     assert "the extension `vector` (pgvector)" in unavailable.value.__notes__[0]
     private.sql("CREATE EXTENSION vector; GRANT ALL ON SCHEMA public TO limited")
-    await store.prepare_vectors()  # after somebody has created it
+    await store.vector_stores.prepare_vectors()  # after somebody has created it
     assert await store.vector_stores.search(STORE, EmbeddedText("yeast", bytes(16), "m"), 5)
     await store.aclose()
 
@@ -247,7 +247,7 @@ async def test_databases_rank_alike(
 
 async def test_query_vector_is_parsed_once_per_search(store: FileStore) -> None:
     assert isinstance(store, PostgresFileStore)
-    await store.prepare_vectors()
+    await store.vector_stores.prepare_vectors()
     plan = "\n".join(
         row[0] for row in await store._tables.fetch(f"EXPLAIN {NEAREST}", "[1,0]", "vs_1", "toy 2", None, 5)
     )

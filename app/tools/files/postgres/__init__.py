@@ -52,9 +52,6 @@ class PostgresFileStore(FileStore):
         # Triggers mark the content as removed.
         return len(await self._tables.execute(f"DELETE FROM antiphon_files WHERE {condition} RETURNING 1", *values))
 
-    async def prepare_vectors(self) -> None:
-        await self.vector_stores.prepare_vectors()
-
     async def _migrate(self, connection: Connection) -> None:
         self.vector_stores.has_vectors = False  # the tables may have been dropped
         await migrate_files(connection)

@@ -284,7 +284,6 @@ class PostgresVectorStores(VectorStoreRecords):
         return {(file, number): similarity(distance) for file, number, distance in rows}
 
     async def prepare_vectors(self) -> None:
-        """Raises `VectorsUnsupported`."""
         if not self.has_vectors:
             await self._tables.transaction(create_vectors)
             self.has_vectors = True

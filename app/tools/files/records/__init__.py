@@ -55,9 +55,6 @@ class FileStore(Records, ABC):
     async def _delete(self, condition: str, *values: object) -> int:
         """Delete files, and mark their content as removed; return their number."""
 
-    async def prepare_vectors(self) -> None:
-        """Create the schema for embeddings, if it is separate; raises `VectorsUnsupported`."""
-
     async def check(self) -> None:
         """Check that the store is writable, and that existing objects have a storage."""
         await self._tables.check()

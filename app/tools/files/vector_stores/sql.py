@@ -132,6 +132,9 @@ class VectorStoreRecords(Records, ABC):
     async def delete_chunks(self, entries: Sequence[Sequence[object]]) -> None:
         """Delete the chunks of removed files, given as (store id, row)."""
 
+    async def prepare_vectors(self) -> None:
+        """Create the schema for embeddings, if it is separate; raises `VectorsUnsupported`."""
+
     @in_transaction
     def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> Transaction[None]:
         """Insert a store and queue its first files for indexing; raises `NotFound`, without changes."""
