@@ -19,7 +19,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import Field, StringConstraints, field_validator
 
 from app.core.types.request import WITHOUT_NUL, RequestBody
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest
 from app.tools.files import BATCH_LIFETIME, File, Page, file_not_found, list_page, new_file_id
 from app.tools.files.records import FileStore
 from app.tools.files.records.contents import ContentWriter
@@ -162,7 +162,7 @@ class MultipartUploads:
 
     async def add_part(self, owner: str, upload_id: str, data: AsyncIterable[bytes]) -> dict[str, object]:
         """Store a part on arrival; raises `InvalidRequest`."""
-        upload = await self._get(owner, upload_id)
+        upload = await self._records.get(owner, upload_id)
         _check_pending(upload)
         max_part_bytes = min(MAX_PART_BYTES, upload.bytes)
         limits = [(max_part_bytes, upload_too_large(max_part_bytes, "data"))]
@@ -186,7 +186,7 @@ class MultipartUploads:
         Idempotent, for clients that did not receive the first response. Raises `InvalidRequest` if the parts do not
         match the upload, its size, or the request's MD5.
         """
-        upload = await self._get(owner, upload_id)
+        upload = await self._records.get(owner, upload_id)
         if upload.status != "pending":
             return await self._completed(upload)
         parts = await self._records.parts(upload.id)
@@ -208,29 +208,23 @@ class MultipartUploads:
         expires_at = expiry_of(now, upload.purpose, upload.lifetime)
         file = File(new_file_id(), owner, upload.filename, upload.purpose, size, now, expires_at)
         if not await self._records.complete(upload, body.part_ids, file):
-            return await self._completed(await self._get(owner, upload_id))  # perhaps by a concurrent request
+            return await self._completed(await self._records.get(owner, upload_id))  # perhaps by a concurrent request
         return replace(upload, status="completed", file_id=file.id).resource(file)
 
     async def cancel(self, owner: str, upload_id: str) -> dict[str, object]:
         """Raises `InvalidRequest` if the upload was completed."""
-        upload = await self._get(owner, upload_id)
+        upload = await self._records.get(owner, upload_id)
         if upload.status == "cancelled":
             return upload.resource()
         _check_pending(upload)
         if not await self._records.cancel(upload):
-            _check_pending(await self._get(owner, upload_id))
+            _check_pending(await self._records.get(owner, upload_id))
         return replace(upload, status="cancelled").resource()
 
     async def _completed(self, upload: MultipartUpload) -> dict[str, object]:
         if upload.status != "completed":
             _check_pending(upload)
         return upload.resource(await self._store.file(upload.owner, upload.file_id or ""))
-
-    async def _get(self, owner: str, upload_id: str) -> MultipartUpload:
-        upload = await self._records.get(owner, upload_id)
-        if upload is None:
-            raise NotFound(f"No such Upload object: {upload_id}", param="upload_id")
-        return upload
 
 
 def _check_pending(upload: MultipartUpload) -> None:

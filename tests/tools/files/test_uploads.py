@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types import Upload
 
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, NotFound
 from app.tools.files import ABANDONED_AFTER, PIECE
 from app.tools.files.records.uploads import ENDED_TTL, UPLOAD_LIFETIME
 from app.tools.files.uploads import CompleteUpload, CreateUpload, MultipartUploads
@@ -228,7 +228,8 @@ async def test_upload_that_is_not_completed_in_time_expires(database: FileDataba
         assert database.pieces() == 0, sweeps
     database.advance(ENDED_TTL + UPLOAD_LIFETIME)
     await store.sweep()
-    assert await store.uploads.get("ada", str(upload["id"])) is None
+    with pytest.raises(NotFound):
+        await store.uploads.get("ada", str(upload["id"]))
     await store.aclose()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Literal, TypeAlias
 
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, NotFound
 from app.storage.tables import Records, Rows, Tables, Transaction, execute, in_transaction
 from app.tools.files import File
 from app.tools.files.records.contents import claim_content
@@ -121,10 +121,12 @@ class UploadRecords(Records):
             raise storage_full(limit, "bytes")
         yield execute(_CREATE, *astuple(upload)[:8])
 
-    async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
-        """Overdue uploads have the status `expired`."""
+    async def get(self, owner: str, upload_id: str) -> MultipartUpload:
+        """Overdue uploads have the status `expired`. Raises `NotFound`."""
         rows = await self._tables.fetch(f"{_UPLOAD} WHERE id = $1 AND owner = $2", upload_id, owner)
-        return MultipartUpload(*rows[0]) if rows else None
+        if not rows:
+            raise NotFound(f"No such Upload object: {upload_id}", param="upload_id")
+        return MultipartUpload(*rows[0])
 
     @in_transaction
     def add_part(self, part: UploadPart, max_bytes: int, limit: int | None) -> Transaction[None]:
