@@ -75,16 +75,16 @@ def routes(api: APIDependencies, files: Files) -> APIRouter:
 
     @router.get("/files/{file_id}", summary="Retrieve a file's description")
     async def retrieve(file_id: str, owner: str = owner_of) -> Response:
-        return json_response((await files.file(file_id, owner)).resource())
+        return json_response((await files.file(owner, file_id)).resource())
 
     @router.get("/files/{file_id}/content", summary="Retrieve a file's content")
     async def content(file_id: str, owner: str = owner_of) -> Response:
-        file = await files.file(file_id, owner)
+        file = await files.file(owner, file_id)
         return await file_download(files.content(file), file.filename, file.bytes)
 
     @router.delete("/files/{file_id}", summary="Delete a file")
     async def delete(file_id: str, owner: str = owner_of) -> Response:
-        return json_response(await files.delete(file_id, owner))
+        return json_response(await files.delete(owner, file_id))
 
     return router
 

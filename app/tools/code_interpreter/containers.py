@@ -389,7 +389,7 @@ class Containers:
             message = "This server has no file store, so files cannot be mounted."
             raise InvalidRequest(message, param="file_ids", code="unsupported_parameter")
         try:
-            return await self.uploads.file(file_id, owner)
+            return await self.uploads.file(owner, file_id)
         except NotFound as error:
             error.param = "file_ids"
             raise

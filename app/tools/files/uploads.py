@@ -66,7 +66,7 @@ class Files:
         files, more = await self._store.files(owner, page, purpose)
         return list_page([file.resource() for file in files], more)
 
-    async def file(self, file_id: str, owner: str) -> File:
+    async def file(self, owner: str, file_id: str) -> File:
         file = await self._store.file(owner, file_id)
         if file is None:
             raise file_not_found(file_id)
@@ -75,7 +75,7 @@ class Files:
     def content(self, file: File) -> AsyncIterator[bytes]:
         return self._store.content(file.id)
 
-    async def delete(self, file_id: str, owner: str) -> dict[str, object]:
+    async def delete(self, owner: str, file_id: str) -> dict[str, object]:
         if not await self._store.delete(owner, file_id):
             raise file_not_found(file_id)
         return {"id": file_id, "object": "file", "deleted": True}
