@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 from app.api.client_apis import ClientRequest
 from app.api.client_apis.chat.writer import ChatWriter
 from app.api.request_body import validate
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, json_objects, json_text
 from app.core.types.content import NonEmpty, Tagged, Text, record, tag_of, validated_as
 from app.core.types.request import CreateResponse, Effort, Integer, RequestBody
 from app.errors import Warnings, quote
@@ -61,12 +61,10 @@ def read_chat(fields: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
 
 
 def hosted_types(fields: JSONObject) -> set[str]:
-    tools = fields.get("tools")
-    entries = tools if isinstance(tools, list) else []
-    types = [tool.get("type") for tool in entries if isinstance(tool, dict)]
+    types = {json_text(tool.get("type")) for tool in json_objects(fields.get("tools"))}
     if fields.get("web_search_options") is not None:
-        types.append("web_search")
-    return {type_ for type_ in types if isinstance(type_, str)} - {"function", "custom"}
+        types.add("web_search")
+    return types - {"", "function", "custom"}
 
 
 class _Reading:

@@ -48,7 +48,7 @@ class ChatWriter:
     def _created(self, event: Event) -> bytes:
         self._head = _head(event["response"], "chat.completion.chunk")
         chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
-        self._before, _, self._after = (b"data: " + dumps(chunk) + b"\n\n").rpartition(b'"\\\\"')
+        self._before, _, self._after = _frame(chunk).rpartition(b'"\\\\"')
         return self._delta({"role": "assistant", "content": ""})
 
     def _text(self, event: JSONMapping) -> bytes:
@@ -56,7 +56,7 @@ class ChatWriter:
         if not (logprobs := event.get("logprobs")):
             return self._delta({"content": text})
         choice = {"index": 0, "delta": {"content": text}, "logprobs": _logprobs(logprobs), "finish_reason": None}
-        return b"data: " + dumps(self._chunk(choice)) + b"\n\n"
+        return _frame(self._chunk(choice))
 
     def _refusal(self, event: JSONMapping) -> bytes:
         return self._delta({"refusal": event["delta"]})
@@ -90,9 +90,9 @@ class ChatWriter:
         if annotations := _annotations(response["output"]):
             frames.append(self._delta({"annotations": annotations}))
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": _finish_reason(response)}
-        frames.append(b"data: " + dumps({**self._chunk(choice), **_service_tier(response)}) + b"\n\n")
+        frames.append(_frame({**self._chunk(choice), **_service_tier(response)}))
         if self._include_usage:
-            frames.append(b"data: " + dumps({**self._chunk(), "usage": _usage(response)}) + b"\n\n")
+            frames.append(_frame({**self._chunk(), "usage": _usage(response)}))
         return b"".join([*frames, DONE_FRAME])
 
     def document(self, response: Response, stop_sequence: str | None = None) -> JSONObject:
@@ -133,6 +133,10 @@ class ChatWriter:
         "response.function_call_arguments.delta": _call_delta,
         "response.custom_tool_call_input.delta": _call_delta,
     }
+
+
+def _frame(chunk: JSONObject) -> bytes:
+    return b"data: " + dumps(chunk) + b"\n\n"
 
 
 def _head(response: Response, kind: str) -> JSONObject:
