@@ -266,8 +266,8 @@ class Passthrough:
                 request.scope, request.receive, send, responses, self._endpoint, raw, body.fields, lifecycle
             )
             if isinstance(body, FormBody):
-                body.field.on_received = exchange.watch
-            await exchange.run(received=isinstance(body, JSONBody) or body.field.ended)
+                body.reader.on_received = exchange.watch
+            await exchange.run(received=isinstance(body, JSONBody) or body.reader.ended)
 
 
 def _query_without_model(query: str) -> str:

@@ -147,8 +147,8 @@ def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
     return match["plain"] or match["quoted"]
 
 
-class ModelField(FormReader):
-    """Raises `InvalidRequest` for ambiguous forms."""
+class ModelReader(FormReader):
+    """Finds a form's field `model`. Raises `InvalidRequest` for ambiguous forms."""
 
     def __init__(self, boundary: bytes, access: KeyAccess, limit: int) -> None:
         """`limit`: maximum form size in bytes."""
@@ -174,8 +174,8 @@ class ModelField(FormReader):
         super().parse(data)
         self._tail = (self._tail + data)[-2:]
         if self.ended:
-            behind = self.size - self._data_end - len(b"\r\n%b--" % self._delimiter)
-            if behind > 2 or (behind and not b"\r\n".startswith(self._tail[-behind:])):
+            trailing = self.size - self._data_end - len(b"\r\n%b--" % self._delimiter)
+            if trailing > 2 or (trailing and not b"\r\n".startswith(self._tail[-trailing:])):
                 raise _ambiguous("there is data after its end")
 
     def on_part(self, part: FormPart, start: int) -> None:
@@ -245,7 +245,7 @@ class ModelField(FormReader):
 class FormBody:
     """Forwards buffered bytes, and the rest as it arrives."""
 
-    field: ModelField
+    reader: ModelReader
     new_model: bytes  # to send
     boundary: bytes
     buffer: SpooledTemporaryFile[bytes]
@@ -265,8 +265,8 @@ class FormBody:
         if length is not None and length > limit:
             raise body_too_large(limit)
         small = length is not None and length <= _MEMORY
-        field = ModelField(boundary, access, limit)
-        pieces = parsed_data(request, field)
+        reader = ModelReader(boundary, access, limit)
+        pieces = parsed_data(request, reader)
         buffer: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(_MEMORY)  # noqa: SIM115 (closed by `aclose`)
         try:
             async for piece in pieces:
@@ -274,12 +274,12 @@ class FormBody:
                     buffer.write(piece)
                 else:
                     await asyncio.to_thread(buffer.write, piece)
-                if field.complete and not small:
+                if reader.complete and not small:
                     break
         except BaseException:
             buffer.close()
             raise
-        return cls(field, bytes(field.value), boundary, buffer, buffer.tell(), pieces, length)
+        return cls(reader, bytes(reader.value), boundary, buffer, buffer.tell(), pieces, length)
 
     @property
     def model(self) -> str:
@@ -296,7 +296,7 @@ class FormBody:
 
     @property
     def replayable(self) -> bool:
-        return self.field.ended or self.field.size == self.size  # all bytes sent are buffered
+        return self.reader.ended or self.reader.size == self.size  # all bytes sent are buffered
 
     @property
     def length(self) -> int | None:
@@ -309,14 +309,14 @@ class FormBody:
 
     def _replacement(self) -> tuple[int, bytes, int]:
         """The replaced bytes' start offset, their replacement, and their end offset."""
-        start = self.field.start
+        start = self.reader.start
         if start is None:
             return 0, _MODEL_PART % (self.boundary, self.new_model) if self.new_model else b"", 0
-        return start, self.new_model, start + len(self.field.value)
+        return start, self.new_model, start + len(self.reader.value)
 
     def content(self) -> bytes | AsyncIterator[bytes]:
         """Bytes if the form is in memory, otherwise a stream."""
-        if not self.field.ended or self.size > _MEMORY:
+        if not self.reader.ended or self.size > _MEMORY:
             return self._pieces()
         start, inserted, end = self._replacement()
         data = self._read_at(0, self.size)
@@ -332,7 +332,7 @@ class FormBody:
             yield piece
         async for piece in self.rest:
             yield piece
-        self.field.on_received()
+        self.reader.on_received()
 
     async def _buffered(self, start: int, end: int) -> AsyncIterator[bytes]:
         while start < end:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.api.passthrough.bodies import JSONBody, ModelField, form_boundary
+from app.api.passthrough.bodies import JSONBody, ModelReader, form_boundary
 from app.core.access import UNRESTRICTED
 from app.core.bounded_json import LARGE
 from app.errors import InvalidRequest
@@ -55,13 +55,13 @@ FILE = (
 END = b"--b--\r\n"
 
 
-def read(form: bytes, *cuts: int) -> ModelField:
+def read(form: bytes, *cuts: int) -> ModelReader:
     """Parse a form in pieces."""
-    field = ModelField(b"b", UNRESTRICTED, limit=len(form))
+    reader = ModelReader(b"b", UNRESTRICTED, limit=len(form))
     for start, end in pairwise([0, *sorted(cuts), len(form)]):
         if start < end:
-            field.parse(form[start:end])
-    return field
+            reader.parse(form[start:end])
+    return reader
 
 
 @pytest.mark.parametrize("end", [END, b"--b--"])
@@ -69,9 +69,9 @@ def read(form: bytes, *cuts: int) -> ModelField:
 def test_model_is_found_wherever_a_read_ends(parts: tuple[bytes, ...], end: bytes) -> None:
     form = b"".join(parts) + end
     for cut in range(len(form)):
-        field = read(form, cut, cut + 1)
-        assert (field.ended, field.complete, bytes(field.value)) == (True, True, b"m1")
-        assert field.start == form.index(b"m1")
+        reader = read(form, cut, cut + 1)
+        assert (reader.ended, reader.complete, bytes(reader.value)) == (True, True, b"m1")
+        assert reader.start == form.index(b"m1")
 
 
 @pytest.mark.parametrize(
