@@ -589,7 +589,7 @@ def test_usage_is_printed_as_a_table(tmp_path: Path) -> None:
     prices = '{"*": {"input": 1, "output": 4}}'
     with served(tmp_path, ANTIPHON_PRICES=prices) as (_, address):
         assert ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})["status"] == "completed"
-        shown = run(tmp_path, "usage", "--group", "key,model", "--url", f"{address}/v1")
+        shown = run(tmp_path, "usage", "--group", "key, model", "--url", f"{address}/v1")
         assert re.search(r"anonymous\s+demo\s+1\s+\d+\s+0\s+\d+\s+0\s+0\.0000\d\d\s*$", shown.stdout, re.MULTILINE), (
             shown
         )

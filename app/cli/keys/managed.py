@@ -148,7 +148,7 @@ def show_usage(client: ServerClient, console: Console, query: Mapping[str, str |
     if as_json:
         console.print_json(data=listed)
         return
-    groups = (query.get("group") or "").split(",")
+    groups = [name.strip() for name in (query.get("group") or "").split(",") if name.strip()]
     table = Table(title=f"{listed['from']} to {listed['to']} (UTC)", show_footer=True, box=SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(groups):
         table.add_column(name, footer="" if number else "total", no_wrap=True)
