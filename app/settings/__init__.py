@@ -470,17 +470,13 @@ def _secrets_in(table: Mapping[str, object], variables: Mapping[str, str]) -> It
             texts = [variables[text] for text in texts if text in variables]
             yield from texts
         if "store_url" in name:
-            yield from filter(None, map(_password, texts))
+            with suppress(ValueError):
+                passwords = [urlsplit(text).password for text in texts]
+                yield from filter(None, passwords)
         if name in _SECRET_KEYS:
             yield from texts
         elif isinstance(value, dict):
             yield from _secrets_in(value, variables)
-
-
-def _password(url: str) -> str | None:
-    with suppress(ValueError):
-        return urlsplit(url).password
-    return None
 
 
 def load_settings(**values: Any) -> Settings:
