@@ -18,8 +18,7 @@ from app.core.history.context import RequestContext
 from app.core.history.turns import Turn
 from app.core.prices import NANO
 from app.core.request import COST
-from app.core.sse.encoder import encode_sse
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import EventBatch, encode_sse
 from app.core.stream.event_builder import resolve_upstream
 from app.core.types import JSONObject, Usage, frozen
 from app.core.types.request import TERMINAL, Item, Response

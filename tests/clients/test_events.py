@@ -16,8 +16,8 @@ import pytest
 from app.backends.profiles import load_profile
 from app.backends.server.client import ModelServer
 from app.core.dialects import DIALECTS
-from app.core.sse.encoder import DONE_FRAME as END
-from app.core.sse.encoder import encode_sse as encoded
+from app.core.stream.event_batch import DONE_FRAME as END
+from app.core.stream.event_batch import encode_sse as encoded
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
 from app.responses import Caller

@@ -14,7 +14,7 @@ import pytest
 from app.api.routes import websocket
 from app.core.profile import Profile
 from app.core.request.model_request import ModelRequest
-from app.core.sse import encoder
+from app.core.stream import event_batch
 from app.stores import Change, EventSegment, LeaseState, RunKey
 from app.stores.memory import MemoryLog, MemoryStore
 from app.tools import HostedFunction, Outcome, Report, ToolCall, ToolHost
@@ -212,7 +212,7 @@ async def test_event_that_cannot_be_encoded_ends_the_stream_failed(
             may_break("encode", once=True)
         return orjson.dumps(value)
 
-    monkeypatch.setattr(encoder, "dumps", encode)
+    monkeypatch.setattr(event_batch, "dumps", encode)
     monkeypatch.setattr(websocket, "dumps", encode)
     store = BuggyStore(ttl=60)
     async with sockets.listening(BuggyBackend(), store) as url:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from app.backends.server.client import ModelServer
 from app.core.profile import Profile
-from app.core.sse.encoder import decode_events, encode_sse
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import EventBatch, decode_events, encode_sse
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
 from app.responses import Caller

@@ -21,7 +21,6 @@ from app.assembly.parts import build_store
 from app.core.dialects import DIALECTS
 from app.core.history.resource import new_response
 from app.core.history.turns import Turn
-from app.core.sse import encoder
 from app.core.stream import event_batch
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import BackendError
@@ -392,9 +391,9 @@ def test_background_text_is_not_taken_for_an_event() -> None:
     frame = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%b"}\n\n'
     trap = frame % rb"\n\nevent: response.reasoning.delta\ndata: {\"type\":\"response.reasoning.delta\""
 
-    assert encoder.translate_dialect(trap, DIALECTS["openai"]) == trap
-    assert len(encoder.decode_events(trap * 3)) == 3
-    assert encoder.events_after(trap * 3, 7, 8) == trap
+    assert DIALECTS["openai"].translate(trap) == trap
+    assert len(event_batch.decode_events(trap * 3)) == 3
+    assert event_batch.events_after(trap * 3, 7, 8) == trap
 
 
 @pytest.mark.parametrize("name", ["memory", "sqlite"])
@@ -702,6 +701,6 @@ async def test_events_that_version_0_2_stored_with_references_end_the_stream_wit
     await log.append(run, "w", EventSegment(0, 0, b'event: x\ndata: {"delta":"Hello"}\n\n'))
     await log.append(run, "w", EventSegment(1, 1, b'event: y\ndata: {"text":"\0000 0 {\0"}\n\n'))
     sent = b"".join([data async for data in subscription(log, run).batches()])
-    events = encoder.decode_events(sent)
+    events = event_batch.decode_events(sent)
     assert [event.get("type") for event in events] == [None, "error"]
     assert (events[1]["sequence_number"], events[1]["message"]) == (1, GONE)

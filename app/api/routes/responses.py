@@ -26,7 +26,7 @@ from app.api.routes.models import allowed_models, catalog, find_model, messages_
 from app.api.sse_response import EventStream
 from app.api.uvicorn.disconnect import CancelOnDisconnect, client_disconnected
 from app.core.bounded_json import dumps
-from app.core.sse import encoder
+from app.core.stream import event_batch
 from app.core.stream.event_batch import DeltaEvents, EventBatch
 from app.core.stream.replay import replayed_events
 from app.core.types.request import TERMINAL, CreateResponse, Event
@@ -161,15 +161,15 @@ class Answer:
     This class writes the Responses API's format; client APIs have their own.
     """
 
-    last = encoder.DONE_FRAME  # sent at a stream's end
-    encode = staticmethod(encoder.encode_batch)
+    last = event_batch.DONE_FRAME  # sent at a stream's end
+    encode = staticmethod(event_batch.encode_batch)
     _run: Run
 
     def __init__(self, api: APIDependencies, caller: Caller, claim: idempotency.KeyClaim | None = None) -> None:
         self._api, self._caller, self._claim = api, caller, claim
 
     def encode_last(self, events: EventBatch) -> bytes:
-        return encoder.encode_sse(events) + encoder.DONE_FRAME
+        return event_batch.encode_sse(events) + event_batch.DONE_FRAME
 
     def beat(self) -> bytes:
         return _heartbeat(self._caller, self._run.keepalive)
@@ -297,7 +297,7 @@ async def replayed(api: APIDependencies, response_id: str, body: CreateResponse,
     async def send(stream: EventStream[EventBatch]) -> None:
         stream.send(events)
 
-    return EventStream(send, encoder.encode_batch, last=encoder.DONE_FRAME, headers=headers)
+    return EventStream(send, event_batch.encode_batch, last=event_batch.DONE_FRAME, headers=headers)
 
 
 async def background_response(body: CreateResponse, run: Run, caller: Caller, api: APIDependencies) -> Response:
@@ -327,16 +327,16 @@ def subscription_stream(
 
     return EventStream[bytes](
         follow,
-        partial(encoder.translate_dialect, dialect=caller.dialect),
+        caller.dialect.translate,
         heartbeat=api.heartbeat,
         beat=partial(_heartbeat, caller, subscription.keepalive),
-        last=encoder.DONE_FRAME,
+        last=event_batch.DONE_FRAME,
         headers=headers,
     )
 
 
 def _heartbeat(caller: Caller, keepalive: Callable[[], Iterable[Event | DeltaEvents]]) -> bytes:
-    return encoder.encode_sse(keepalive()) if caller.dialect.heartbeat == "keepalive" else encoder.COMMENT
+    return event_batch.encode_sse(keepalive()) if caller.dialect.heartbeat == "keepalive" else event_batch.COMMENT
 
 
 def parse_starting_after(starting_after: str | None) -> int:

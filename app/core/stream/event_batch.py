@@ -1,19 +1,23 @@
 """
-Batches of events from `EventBuilder`.
+Batches of events from `EventBuilder`, and events as server-sent events.
 
 For deltas (nearly all events), a batch stores only sequence number and text; other fields are encoded once per part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import orjson
 
-from app.core.bounded_json import LARGE
+from app.core.bounded_json import LARGE, dumps
 from app.core.types import JSONMapping
 from app.core.types.request import Event
+
+DONE_FRAME = b"data: [DONE]\n\n"
+COMMENT = b": keepalive\n\n"
+_END = b"\n\n"  # encoded JSON does not contain line breaks
 
 
 class DeltaFields:
@@ -80,3 +84,36 @@ class EventBatch(list["Event | DeltaEvents"]):
     def last(self) -> Event:
         entry = self[-1]
         return events_of(entry)[-1] if isinstance(entry, tuple) else entry
+
+
+def encode_batch(events: EventBatch) -> bytes | list[EventBatch]:
+    """Encode a batch, or return its parts if it is large."""
+    if len(events) == 1:
+        entry = events[0]
+        if type(entry) is tuple:
+            fields, number, deltas = entry
+            return fields.sse(number, deltas)
+    elif len(parts := events.parts()) > 1:
+        return parts
+    return encode_sse(events)
+
+
+def encode_sse(events: Iterable[Event | DeltaEvents]) -> bytes:
+    encoded: list[bytes] = []
+    for entry in events:
+        if isinstance(entry, tuple):
+            fields, number, deltas = entry
+            encoded.append(fields.sse(number, deltas))
+        else:
+            encoded.append(b"event: %b\ndata: %b\n\n" % (entry["type"].encode(), dumps(entry)))
+    return b"".join(encoded)
+
+
+def decode_events(data: bytes) -> list[Event]:
+    return [orjson.loads(frame.partition(b"\ndata: ")[2]) for frame in data.split(_END) if frame]
+
+
+def events_after(data: bytes, first: int, after: int) -> bytes:
+    """Events after sequence number `after`; `first` is the first in `data`."""
+    skipped = after - first + 1
+    return data if skipped <= 0 else data.split(_END, skipped)[-1]

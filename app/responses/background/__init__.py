@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from functools import partial
 
 from app.core.history.turns import Turn
-from app.core.sse import encoder
+from app.core.stream import event_batch
 from app.core.stream.recovery import recovered_builder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.usage import usage_of
@@ -223,7 +223,7 @@ class Background:
         last = -1
         while batches := await self._log.read(run, last):
             for batch in batches:
-                for event in await asyncio.to_thread(encoder.decode_events, batch.data):
+                for event in await asyncio.to_thread(event_batch.decode_events, batch.data):
                     yield event
             last = batches[-1].last
 
@@ -274,7 +274,7 @@ class EventSubscription:
                     first, last, data, ends = batches.pop()
                     if b"\0" in data:  # logs of version 0.2.0 contain references
                         raise NotFound(GONE)
-                    yield encoder.events_after(data, first, self.last)
+                    yield event_batch.events_after(data, first, self.last)
                     del data
                     self.last = last
                     if ends:
@@ -300,4 +300,4 @@ class EventSubscription:
             "param": error.param,
             "error": error.payload(),
         }
-        return encoder.encode_sse([event])
+        return event_batch.encode_sse([event])

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from app.core import items
 from app.core.dialects import DIALECTS
-from app.core.sse import encoder
-from app.core.stream import event_types
+from app.core.stream import event_batch, event_types
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.recovery import recovered_builder
@@ -60,7 +59,7 @@ def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
 
 def spoken(events: list[Event]) -> bytes:
     """The bytes for a client. A log of reasoning without text does not show its dialect."""
-    return encoder.translate_dialect(encoder.encode_sse(events), DIALECTS["openresponses"])
+    return DIALECTS["openresponses"].translate(event_batch.encode_sse(events))
 
 
 @settings(max_examples=150, deadline=None)

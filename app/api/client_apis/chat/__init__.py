@@ -2,6 +2,6 @@
 
 from app.api.client_apis import ClientAPI
 from app.api.client_apis.chat.reader import hosted_types, read_chat
-from app.core.sse.encoder import COMMENT
+from app.core.stream.event_batch import COMMENT
 
 CHAT_API = ClientAPI(read=read_chat, hosted_types=hosted_types, heartbeat=COMMENT)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from app.core.bounded_json import dumps
-from app.core.sse.encoder import DONE_FRAME
+from app.core.stream.event_batch import DONE_FRAME
 from app.core.types import JSONMapping, JSONObject, json_list
 from app.core.types.request import Event, Item, Response
 
