@@ -182,7 +182,7 @@ class PostgresServer(ServerProcess):
     slow_options = PATIENCE
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = 0  # chosen at the first start
         self._session: Session | None = None
         self._asking = threading.Lock()
         super().__init__()
@@ -195,6 +195,7 @@ class PostgresServer(ServerProcess):
         """Start the server, and return when it answers."""
         if not (self._directory / "data").exists():
             self._make()
+        self.port = self.port or free_port()  # after that: the port is reserved for a minute
         command: list[str | Path] = [
             find_executables() / "postgres",
             "-D",
