@@ -45,6 +45,9 @@ TABLES = {name: {"hash": hash_of(name)} for name in ("alice", "bob")}
 ADMIN = {"boss": {"hash": hash_of("boss"), "admin": True, "models": []}}
 
 
+TODAY = f"{datetime.now(UTC):%Y-%m-%d}"  # usage older than a year is deleted
+
+
 def with_budget(**amounts: Any) -> dict[str, Any]:
     return {"alice": {"hash": hash_of("alice"), "budget": amounts}}
 
@@ -498,7 +501,7 @@ async def test_usage_row_that_the_store_refuses_stops_no_other(caplog: pytest.Lo
 async def test_journal_with_a_row_that_the_store_refuses_is_stored_without_it(tmp_path: Path) -> None:
     dead = UsageJournal(tmp_path)
     for model in ("m", "refused", "m", "other"):
-        dead.append("one", ("2026-11-22", "bob", model, "default"), (1, 2, 0, 3, 0, 4))
+        dead.append("one", (TODAY, "bob", model, "default"), (1, 2, 0, 3, 0, 4))
     dead.append("two", ("no day", "bob", "m", "default"), (1, 2, 0, 3, 0, 4))
     dead.close()
     ledger = Refusing()
@@ -517,7 +520,7 @@ async def test_journal_files_are_locked_and_deleted_in_other_threads(
 ) -> None:
     """On a slow disk each of these calls holds up the event loop."""
     dead = UsageJournal(tmp_path)
-    dead.append("one", ("2026-11-22", "bob", "m", "default"), (1, 2, 0, 3, 0, 4))
+    dead.append("one", (TODAY, "bob", "m", "default"), (1, 2, 0, 3, 0, 4))
     dead.close()
     threads: dict[str, set[int]] = {"flock": set(), "open": set(), "unlink": set()}
 

@@ -35,8 +35,10 @@ async def see(names: Iterable[str]) -> dict[str, Seen]:
     web.get("/page/{number}")(lambda number: contents[number])
     table = {"url": "http://127.0.0.1:1", "open_pages": True}
     backend = Scripted()
-    app = create_app(settings(tools={"web_search": table}), backend=backend)
-    async with serving(web) as web_url, serving(app) as url, httpx.AsyncClient(base_url=url, timeout=120) as http:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "PAGE_SECONDS", 200.0)  # for a busy machine
+        app = create_app(settings(tools={"web_search": table}), backend=backend)
+    async with serving(web) as web_url, serving(app) as url, httpx.AsyncClient(base_url=url, timeout=300) as http:
 
         async def fetch(url: str, **_: Any) -> httpx.Response:
             return await guard.fetch(url, allowed=[URLPattern.parse(f"{web_url}/*")], policy="any")
