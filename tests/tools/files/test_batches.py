@@ -425,10 +425,13 @@ async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
 
 
 async def test_requests_running_at_shutdown_finish_within_the_grace_period(
-    database: FileDatabase, model: Model
+    database: FileDatabase, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = options(database, model, batch_concurrency=2)
     async with contextlib.AsyncExitStack() as stack:
+        # Only the end of a request leads to a claim, not a poll that can be under way when the shutdown begins.
+        polls = stack.enter_context(monkeypatch.context())
+        polls.setattr("app.api.batches.BATCH_POLL_INTERVAL", 600.0)
         app = create_app(served_settings(**settings, shutdown_grace=60))
         # With the server's own protocol, the client's open connection reports the shutdown at once.
         url = await stack.enter_async_context(serving(app, http=HTTPProtocol))
