@@ -31,6 +31,7 @@ from app.api.errors import error_response
 from app.api.uvicorn import PEER_KEY
 from app.api.uvicorn.disconnect import CONNECTION_KEY
 from app.api.uvicorn.shutdown import begin_shutdown
+from app.core.bounded_json import LARGE
 from app.errors import APIError, InvalidRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # request line and headers; clients send a few hundred
@@ -280,6 +281,10 @@ class ResponseWriter:
 
     async def send(self, message: ASGISendEvent) -> None:
         cycle = self._cycle
+        if message["type"] == "http.response.body" and len(message.get("body", b"")) > LARGE:
+            await asyncio.sleep(
+                0.001
+            )  # other requests first: asyncio copies the body. `sleep(0)` would come before them
         if cycle.flow.write_paused and not cycle.disconnected:
             await cycle.flow.drain()
         if cycle.disconnected:

@@ -19,8 +19,8 @@ from app.core.bounded_json import LARGE
 from app.core.profile import Profile
 from app.core.types.deltas import Delta
 
-# Seconds for other requests between decoding a large event and reading its deltas, about 100 ms each. `sleep(0)` would
-# resume here before checking sockets.
+# Seconds for other requests between decoding a large event, reading its deltas and ending the answer, up to 100 ms each.
+# `sleep(0)` would resume here before checking sockets.
 _YIELD_SECONDS = 0.001
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
@@ -115,7 +115,8 @@ class BodyReader:
         return not decoder.ending
 
     async def _pass_on(self, receiver: DeltaReceiver) -> None:
-        if self._undecoded > LARGE:
+        is_large = self._undecoded > LARGE
+        if is_large:
             await asyncio.sleep(_YIELD_SECONDS)
         self._undecoded = 0
         deltas, self._held = self._held, []
@@ -123,6 +124,8 @@ class BodyReader:
             self._last_delta = self._loop.time()
         receiver.receive(deltas)
         await receiver.drain()
+        if is_large:
+            await asyncio.sleep(_YIELD_SECONDS)
         if receiver.over and self._end is None:
             self._end = StopAsyncIteration
 
