@@ -282,9 +282,8 @@ class ResponseWriter:
     async def send(self, message: ASGISendEvent) -> None:
         cycle = self._cycle
         if message["type"] == "http.response.body" and len(message.get("body", b"")) > LARGE:
-            await asyncio.sleep(
-                0.001
-            )  # other requests first: asyncio copies the body. `sleep(0)` would come before them
+            # Other requests first, because asyncio copies the body. `sleep(0)` would resume before checking sockets.
+            await asyncio.sleep(0.001)
         if cycle.flow.write_paused and not cycle.disconnected:
             await cycle.flow.drain()
         if cycle.disconnected:

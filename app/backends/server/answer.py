@@ -19,8 +19,8 @@ from app.core.bounded_json import LARGE
 from app.core.profile import Profile
 from app.core.types.deltas import Delta
 
-# Seconds for other requests between decoding a large event, reading its deltas and ending the answer, up to 100 ms each.
-# `sleep(0)` would resume here before checking sockets.
+# Seconds for other requests between decoding a large event, reading its deltas, and ending the answer: up to 100 ms
+# each. `sleep(0)` would resume here before checking sockets.
 _YIELD_SECONDS = 0.001
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
