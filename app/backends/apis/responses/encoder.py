@@ -73,7 +73,7 @@ _SAME = (
 )
 
 
-_GIVEN = {*_SAME, "prompt_cache_options"}
+_TRANSLATED = {*_SAME, "prompt_cache_options"}
 
 
 def to_responses(model_request: ModelRequest, profile: Profile) -> EncodedRequest:
@@ -118,7 +118,7 @@ def _parameters(state: TranslationState) -> dict[str, object]:
     request, options = state.request, state.options
     warn_dropped_fields(state, _KEPT, (name for name in EXTRA if name not in APPLIED and name not in options.forward))
     extra = state.extra
-    if not extra and state.given.isdisjoint(_GIVEN):
+    if not extra and state.given.isdisjoint(_TRANSLATED):
         return {}
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
     fields |= {name: getattr(request, name) for name in _SAME if name in state.given}
