@@ -22,6 +22,11 @@ async def end(*tasks: asyncio.Future[Any] | None) -> None:
         logger.error("unexpected error", exc_info=error)
 
 
+async def let_others_run() -> None:
+    """Let due callbacks run, also of sockets and timers: `sleep(0)` would resume before these are checked."""
+    await asyncio.sleep(0.001)
+
+
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):  # `wait_for` can lose a cancellation, before Python 3.12

@@ -1,4 +1,4 @@
-"""The end of unawaited tasks."""
+"""The end of unawaited tasks, and turns for other callbacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.runtime.tasks import cancel, end
+from app.runtime.tasks import cancel, end, let_others_run
 
 
 async def fail() -> None:
@@ -28,3 +28,10 @@ async def test_task_that_has_failed_is_returned_by_cancel(caplog: pytest.LogCapt
     await asyncio.wait({failed})
     assert [str(error) for error in await cancel(failed)] == ["a bug"]
     assert not caplog.records
+
+
+async def test_due_timer_runs_before_let_others_run_returns() -> None:
+    ran = asyncio.Event()
+    asyncio.get_running_loop().call_later(0, ran.set)
+    await let_others_run()
+    assert ran.is_set()

@@ -33,6 +33,7 @@ from app.api.uvicorn.disconnect import CONNECTION_KEY
 from app.api.uvicorn.shutdown import begin_shutdown
 from app.core.bounded_json import LARGE
 from app.errors import APIError, InvalidRequest
+from app.runtime.tasks import let_others_run
 
 MAX_HEAD_BYTES = 64 * 1024  # request line and headers; clients send a few hundred
 HEAD_TIMEOUT = 30.0  # seconds until the first request's headers are complete
@@ -282,8 +283,7 @@ class ResponseWriter:
     async def send(self, message: ASGISendEvent) -> None:
         cycle = self._cycle
         if message["type"] == "http.response.body" and len(message.get("body", b"")) > LARGE:
-            # Other requests first, because asyncio copies the body. `sleep(0)` would resume before checking sockets.
-            await asyncio.sleep(0.001)
+            await let_others_run()  # asyncio copies the body
         if cycle.flow.write_paused and not cycle.disconnected:
             await cycle.flow.drain()
         if cycle.disconnected:

@@ -18,10 +18,7 @@ from app.backends.transport import HTTPReply
 from app.core.bounded_json import LARGE
 from app.core.profile import Profile
 from app.core.types.deltas import Delta
-
-# Seconds for other requests between decoding a large event, reading its deltas, and ending the answer: up to 100 ms
-# each. `sleep(0)` would resume here before checking sockets.
-_YIELD_SECONDS = 0.001
+from app.runtime.tasks import let_others_run
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
@@ -115,9 +112,10 @@ class BodyReader:
         return not decoder.ending
 
     async def _pass_on(self, receiver: DeltaReceiver) -> None:
+        # Decoding a large event, reading its deltas, and ending the answer need up to 100 ms each.
         is_large = self._undecoded > LARGE
         if is_large:
-            await asyncio.sleep(_YIELD_SECONDS)
+            await let_others_run()
         self._undecoded = 0
         deltas, self._held = self._held, []
         if self.decoder.finished:
@@ -125,7 +123,7 @@ class BodyReader:
         receiver.receive(deltas)
         await receiver.drain()
         if is_large:
-            await asyncio.sleep(_YIELD_SECONDS)
+            await let_others_run()
         if receiver.over and self._end is None:
             self._end = StopAsyncIteration
 
